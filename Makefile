@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)  ## train a small sparse CNN on handwritten digits (about a minute)
-	$(BIN)/softprune demo --out runs/demo
+	$(BIN)/softprune demo
 
 test: check unit  ## everything CI runs: lint, types, import contracts, tests
 

@@ -1,0 +1,24 @@
+"""The paper's networks. A name is looked up when it is first used, so that importing costs nothing."""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "mobilenet_v1": "softprune.nn.mobilenet",
+    "resnet18": "softprune.nn.resnet",
+    "resnet20": "softprune.nn.resnet_cifar",
+    "resnet50": "softprune.nn.resnet",
+    "resnet56": "softprune.nn.resnet_cifar",
+}
+
+__all__ = ["mobilenet_v1", "resnet18", "resnet20", "resnet50", "resnet56"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'softprune.nn' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_HOMES))

@@ -1,0 +1,130 @@
+"""Allocators: share a total over the tensors by a rule. Needs no torch."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from softprune.budget.budget import Budget
+from softprune.budget.costs import Profile, TensorCost
+from softprune.budget.goals import Flops, Goal, Params, Sparsity, require_reachable
+
+# Halvings of the searched interval: more than the bits of a float, so that the search is exact.
+BISECTIONS = 80
+
+
+def uniform(profile: Profile, goal: Goal, *, dense: Sequence[str] = ()) -> Budget:
+    """The same density for every tensor.
+
+    Args:
+        profile: what the tensors cost.
+        goal: ``Sparsity`` counts the tensors that are not ``dense``; ``Params`` counts all tensors;
+            ``Flops`` counts everything: all tensors, the other layers and the average pools.
+        dense: names or shell-style patterns of tensors kept whole.
+
+    Example:
+        >>> from softprune import Budget, Sparsity
+        >>> uniform(Budget.load("resnet50/uniform-90").profile, Sparsity(0.9)).macs()
+        409018778
+    """
+    free = _free(profile, dense)
+
+    def share(kept: float) -> Mapping[str, float]:
+        density = kept / sum(t.params for t in free)
+        return {t.name: density for t in free}
+
+    if isinstance(goal, Sparsity):
+        densities: Mapping[str, float] = {t.name: goal.density for t in free}
+    else:
+        densities = _solve(profile, goal, free=free, share=share)
+    return _budget(profile, densities, f"uniform, {goal}")
+
+
+def erk(profile: Profile, goal: Goal, *, dense: Sequence[str] = (), power: float = 1.0) -> Budget:
+    """Erdos-Renyi-Kernel: the density of a tensor falls with the size of its shape.
+
+    density_l = min(1, eps * raw_l), raw_l = (sum of the dimensions / number of weights)**power
+
+    eps is set by the total; tensors that would pass density 1 are kept whole and the rest is shared
+    anew (RigL, Evci et al. 2020, appendix).
+
+    Args:
+        profile: what the tensors cost.
+        goal: as in :func:`uniform`. For ``Sparsity`` each tensor gives floor(sparsity * weights)
+            zeros to the total, as the reference implementation does.
+        dense: names or shell-style patterns of tensors kept whole, left out of eps.
+        power: 1 is ERK; 0 is uniform.
+
+    Example:
+        >>> from softprune import Budget, Sparsity
+        >>> budget = erk(Budget.load("resnet50/erk-90").profile, Sparsity(0.9))
+        >>> round(budget.sparsity("fc.weight"), 4)
+        0.9273
+    """
+    if not (math.isfinite(power) and power >= 0):
+        raise ValueError(f"power must be a finite number >= 0, got {power}")
+    free = _free(profile, dense)
+
+    def share(kept: float) -> Mapping[str, float]:
+        return _erk_densities(free, kept, power=power)
+
+    if isinstance(goal, Sparsity):
+        densities = share(sum(t.params - math.floor(goal.value * t.params) for t in free))
+    else:
+        densities = _solve(profile, goal, free=free, share=share)
+    return _budget(profile, densities, f"erk, {goal}")
+
+
+def _erk_densities(tensors: Sequence[TensorCost], kept: float, *, power: float) -> dict[str, float]:
+    """Share ``kept`` weights over ``tensors`` by their raw probabilities, none above density 1."""
+    raw = {t.name: (sum(t.shape) / t.params) ** power for t in tensors}
+    size = {t.name: t.params for t in tensors}
+    open_ = dict(raw)
+    while open_:
+        # What the whole tensors leave: sum(N - z) over the open ones - sum(z) over the whole ones.
+        left = kept - sum(n for name, n in size.items() if name not in open_)
+        eps = left / sum(raw[name] * size[name] for name in open_)
+        highest = max(open_.values())
+        if highest * eps <= 1.0:
+            return {name: eps * raw[name] if name in open_ else 1.0 for name in raw}
+        open_ = {name: value for name, value in open_.items() if value != highest}
+    return dict.fromkeys(raw, 1.0)
+
+
+def _solve(
+    profile: Profile,
+    goal: Params | Flops,
+    *,
+    free: Sequence[TensorCost],
+    share: Callable[[float], Mapping[str, float]],
+) -> Mapping[str, float]:
+    """The shares at which the total meets ``goal``; every density must grow with the weights shared."""
+    weights = sum(t.params for t in free)
+    if isinstance(goal, Params):
+        whole = profile.params - weights
+        require_reachable(goal, whole, high=profile.params)
+        return share(goal.count - whole)
+    total = profile.total_macs()
+    prunable = sum(t.macs for t in free)
+    require_reachable(goal, total - prunable, high=total)
+    wanted = goal.macs - (total - prunable)
+    low, high = 0.0, float(weights)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        densities = share(middle)
+        if math.fsum(densities[t.name] * t.macs for t in free) < wanted:
+            low = middle
+        else:
+            high = middle
+    return share(high)
+
+
+def _free(profile: Profile, dense: Sequence[str]) -> list[TensorCost]:
+    kept_whole = set(profile.match(dense))
+    free = [t for t in profile if t.name not in kept_whole and t.params]
+    if not free:
+        raise ValueError(f"dense={dense!r} keeps every tensor whole; leave at least one to the allocator")
+    return free
+
+
+def _budget(profile: Profile, densities: Mapping[str, float], source: str) -> Budget:
+    # The last bit of a quotient may pass 1.
+    return Budget({n: min(1.0, densities.get(n, 1.0)) for n in profile.names}, profile, source)

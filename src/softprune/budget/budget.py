@@ -1,0 +1,199 @@
+"""A budget: how much of each tensor is kept. Needs no torch."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from softprune.budget import table
+from softprune.budget.comparison import Comparison, compare
+from softprune.budget.costs import Profile
+from softprune.budget.files import parse_json, read_text, require_format, write_text
+
+FORMAT = "softprune-budget"
+VERSION = 1
+RUN_FILE = "budget.json"  # the budget of a run folder
+
+
+@dataclass(frozen=True)
+class Budget(Mapping[str, float]):
+    """Density, the fraction of weights kept, for every managed tensor: a read-only mapping.
+
+    Args:
+        densities: tensor name -> density in [0, 1]. Stored as given; :meth:`validate` judges it.
+        profile: what the tensors cost; the totals (``overall``, ``params``, ``macs``) need it.
+        source: where the budget came from, for reports.
+
+    Example:
+        >>> budget = Budget.load("resnet50/str-90.23")
+        >>> round(budget.overall, 4), round(budget["conv1.weight"], 3)
+        (0.9023, 0.402)
+    """
+
+    densities: Mapping[str, float]
+    profile: Profile | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.densities:
+            raise ValueError("a budget needs at least one tensor, got none")
+        plain = {str(name): float(density) for name, density in self.densities.items()}
+        object.__setattr__(self, "densities", MappingProxyType(plain))
+
+    def __getitem__(self, name: str) -> float:
+        return self.densities[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.densities)
+
+    def __len__(self) -> int:
+        return len(self.densities)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The read-only view of a dict cannot be pickled or copied; the dict can.
+        return Budget, (dict(self.densities), self.profile, self.source)
+
+    def sparsity(self, name: str) -> float:
+        """The fraction of zeros in one tensor."""
+        return 1.0 - self.densities[name]
+
+    def with_profile(self, profile: Profile) -> "Budget":
+        """The same budget with ``profile`` attached, after :meth:`validate`."""
+        self.validate(profile)
+        return replace(self, profile=profile)
+
+    @property
+    def overall(self) -> float:
+        """Sparsity of all tensors together."""
+        return self._sparsity(self._costs().names)
+
+    @property
+    def backbone(self) -> float:
+        """Sparsity without the classifier (the last tensor)."""
+        profile = self._costs()
+        names = tuple(n for n in profile.names if n != profile.head)
+        if not names:
+            raise ValueError(f"{profile.head} is the only tensor: there is no backbone without it")
+        return self._sparsity(names)
+
+    @property
+    def params(self) -> int:
+        """Weights kept, rounded to the nearest whole weight."""
+        return round(math.fsum(self[t.name] * t.params for t in self._costs()))
+
+    def macs(self, *, pool: bool = True) -> int:
+        """Multiply-adds left: density * MACs of every tensor, plus the fixed costs."""
+        profile = self._costs()
+        pruned = math.fsum(self.sparsity(t.name) * t.macs for t in profile)
+        return round(profile.total_macs(pool=pool) - pruned)
+
+    def validate(self, profile: Profile | None = None) -> None:
+        """Raise one ValueError that lists everything wrong with this budget.
+
+        Checked are the densities, and against ``profile`` (default: the attached one) missing and
+        extra names, and shapes that differ from the attached profile.
+        """
+        faults = [
+            f"density of {name} is {value:g}, not in [0, 1]" for name, value in self.items() if not 0 <= value <= 1
+        ]
+        target = profile or self.profile
+        if target is not None:
+            faults += [f"{name} is missing from the budget" for name in target.names if name not in self]
+            faults += [f"{name} is not a tensor of the profile" for name in self if name not in target]
+            if self.profile is not None:
+                known = {t.name: t.shape for t in target}
+                faults += [
+                    f"{t.name} has shape {t.shape} in the budget and {known[t.name]} in the profile"
+                    for t in self.profile
+                    if known.get(t.name, t.shape) != t.shape
+                ]
+        if faults:
+            raise ValueError("the budget does not fit:\n  " + "\n  ".join(faults))
+
+    def difference(self, other: "Budget") -> dict[str, float]:
+        """Density here minus density there, for every tensor; both need the same names."""
+        return {row.name: row.density_a - row.density_b for row in self.compare(other).rows}
+
+    def compare(self, other: "Budget") -> Comparison:
+        """Both budgets side by side with totals, ready for a table."""
+        return compare(self, other)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a ``.json`` or ``.csv`` file; an existing one is replaced as a whole."""
+        if Path(path).suffix == ".json":
+            return write_text(path, self.to_json())
+        if Path(path).suffix == ".csv":
+            return write_text(path, table.to_csv(self.densities, self.profile))
+        raise ValueError(f"a budget is saved as .json or .csv, got {os.fspath(path)!r}")
+
+    @classmethod
+    def load(cls, where: str | os.PathLike[str]) -> "Budget":
+        """Read a ``.json`` or ``.csv`` file, a run folder, or a published budget by name.
+
+        Args:
+            where: a path, a folder holding ``budget.json``, or a name such as ``"resnet50/str-90.23"``.
+        """
+        path = Path(where)
+        if path.is_dir():
+            path = path / RUN_FILE
+        if path.is_file() or path.suffix in (".json", ".csv"):
+            return cls._from_file(path)
+        from softprune.budget.published import published  # here, because the zoo is made of budgets
+
+        return published(os.fspath(where))
+
+    @classmethod
+    def _from_file(cls, path: Path) -> "Budget":
+        text = read_text(path)
+        if path.suffix != ".csv":
+            return cls.from_json(text, origin=str(path))
+        densities, profile = table.from_csv(text, origin=str(path))
+        return _checked(cls(densities, profile), str(path))
+
+    def to_json(self) -> str:
+        """The JSON document, with format name and version."""
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "source": self.source,
+            "densities": dict(self.densities),
+            "profile": self.profile.to_dict() if self.profile else None,
+        }
+        return table.to_json(document)
+
+    @classmethod
+    def from_json(cls, text: str, *, origin: str = "budget") -> "Budget":
+        """Read the JSON document; ``origin`` names the file in a message."""
+        data = parse_json(text, origin)
+        require_format(data, FORMAT, version=VERSION, origin=origin)
+        densities = data.get("densities")
+        if not isinstance(densities, dict) or not densities:
+            raise ValueError(f"{origin} has no densities")
+        if bad := [k for k, v in densities.items() if isinstance(v, bool) or not isinstance(v, int | float)]:
+            raise ValueError(f"{origin}: the densities of {', '.join(bad)} are not numbers")
+        profile = data.get("profile")
+        costs = None if profile is None else Profile.from_dict(profile, origin=f"{origin}, profile")
+        return _checked(cls(densities, costs, str(data.get("source", ""))), origin)
+
+    def _sparsity(self, names: tuple[str, ...]) -> float:
+        profile = self._costs()
+        rows = [t for t in profile if t.name in set(names)]
+        return math.fsum(self.sparsity(t.name) * t.params for t in rows) / sum(t.params for t in rows)
+
+    def _costs(self) -> Profile:
+        if self.profile is None:
+            raise ValueError("this budget has no profile; attach one: budget.with_profile(softprune.profile(...))")
+        if missing := [name for name in self.profile.names if name not in self]:
+            raise ValueError(f"the budget has no density for {', '.join(missing)}")
+        return self.profile
+
+
+def _checked(budget: Budget, origin: str) -> Budget:
+    try:
+        budget.validate()
+    except ValueError as error:
+        raise ValueError(f"{origin}: {error}") from error
+    return budget

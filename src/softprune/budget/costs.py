@@ -1,0 +1,168 @@
+"""What a network costs: weights and multiply-adds, tensor by tensor. Needs no torch."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from softprune.budget.files import require_format
+
+FORMAT = "softprune-profile"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class TensorCost:
+    """One prunable tensor: its name, its shape, and the multiply-adds it takes part in."""
+
+    name: str
+    shape: tuple[int, ...]
+    macs: int
+
+    @property
+    def params(self) -> int:
+        """Number of weights."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The costs of a network on one input, as counted by :func:`softprune.profile`.
+
+    Args:
+        tensors: the prunable tensors in the order in which the forward pass uses them.
+        other_macs: multiply-adds of everything else (attention products, unmanaged layers).
+        pool_macs: input elements of the average pools, which the paper counts as FLOPs.
+        other_params: parameters that are in no row (biases, normalisation).
+        counted: whether multiply-adds were counted; False for a profile of shapes alone.
+
+    Example:
+        >>> conv, fc = TensorCost("conv.weight", (8, 3, 3, 3), 21600), TensorCost("fc.weight", (10, 8), 80)
+        >>> small = Profile((conv, fc))
+        >>> small.params, small.macs, small.head
+        (296, 21680, 'fc.weight')
+    """
+
+    tensors: tuple[TensorCost, ...]
+    other_macs: int = 0
+    pool_macs: int = 0
+    other_params: int = 0
+    counted: bool = True
+
+    def __post_init__(self) -> None:
+        names = [t.name for t in self.tensors]
+        if not names:
+            raise ValueError("a profile needs at least one tensor; the model has no prunable weights")
+        if repeated := sorted({n for n in names if names.count(n) > 1}):
+            raise ValueError(f"a profile lists each tensor once, but these are repeated: {', '.join(repeated)}")
+
+    def __getitem__(self, name: str) -> TensorCost:
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        raise KeyError(f"no tensor {name!r} in this profile; it has {', '.join(self.names)}")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[TensorCost]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors' names, in order."""
+        return tuple(t.name for t in self.tensors)
+
+    @property
+    def params(self) -> int:
+        """Weights of all rows; biases and normalisation are not counted, as in the paper."""
+        return sum(t.params for t in self.tensors)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the rows and of everything else, average pools left out."""
+        if not self.counted:
+            raise ValueError(
+                "multiply-adds were not counted: pass an example input, as in softprune.profile(model, example)"
+            )
+        return sum(t.macs for t in self.tensors) + self.other_macs
+
+    def total_macs(self, *, pool: bool = True) -> int:
+        """Multiply-adds of the whole forward pass, with or without the average pools."""
+        return self.macs + (self.pool_macs if pool else 0)
+
+    @property
+    def head(self) -> str:
+        """Name of the last tensor that computes anything: the classifier."""
+        return next((t.name for t in reversed(self.tensors) if t.macs), self.tensors[-1].name)
+
+    def match(self, patterns: Iterable[str]) -> tuple[str, ...]:
+        """The names matched by shell-style ``patterns``; one that matches nothing is an error."""
+        wanted = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        hits = {p: [n for n in self.names if n == p or fnmatchcase(n, p)] for p in wanted}
+        if idle := [p for p, found in hits.items() if not found]:
+            raise ValueError(f"{idle} match no tensor; the tensors are {', '.join(self.names)}")
+        chosen = {name for found in hits.values() for name in found}
+        return tuple(name for name in self.names if name in chosen)
+
+    def only(self, names: Iterable[str]) -> "Profile":
+        """The same network with rows for ``names`` alone; what the others cost becomes fixed cost."""
+        wanted = set(names)
+        if unknown := sorted(wanted - set(self.names)):
+            raise ValueError(f"no tensor {', '.join(unknown)} in this profile; it has {', '.join(self.names)}")
+        dropped = [t for t in self.tensors if t.name not in wanted]
+        return Profile(
+            tuple(t for t in self.tensors if t.name in wanted),
+            other_macs=self.other_macs + sum(t.macs for t in dropped),
+            pool_macs=self.pool_macs,
+            other_params=self.other_params + sum(t.params for t in dropped),
+            counted=self.counted,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "tensors": [{"name": t.name, "shape": list(t.shape), "macs": t.macs} for t in self.tensors],
+            "other_macs": self.other_macs,
+            "pool_macs": self.pool_macs,
+            "other_params": self.other_params,
+            "counted": self.counted,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, origin: str = "profile") -> "Profile":
+        """Read the JSON form; ``origin`` names the file in a message."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"{origin} holds a {type(data).__name__} where a profile object is needed")
+        require_format(dict(data), FORMAT, version=VERSION, origin=origin)
+        rows = data.get("tensors")
+        if not isinstance(rows, list):
+            raise ValueError(f"{origin} has no list 'tensors'")
+        tensors = tuple(_row(row, f"{origin}, tensor {i}") for i, row in enumerate(rows))
+        extras = {key: _count(data.get(key), f"{origin}, {key}") for key in ("other_macs", "pool_macs", "other_params")}
+        try:
+            return cls(tensors, **extras, counted=bool(data.get("counted", True)))
+        except ValueError as error:
+            raise ValueError(f"{origin}: {error}") from error
+
+
+def _row(row: Any, where: str) -> TensorCost:
+    if not isinstance(row, Mapping) or not isinstance(row.get("name"), str) or not row["name"]:
+        raise ValueError(f"{where} needs a name, a shape and macs, got {row!r}")
+    shape = row.get("shape")
+    if not isinstance(shape, list):
+        raise ValueError(f"{where} ({row['name']}) needs a list 'shape', got {shape!r}")
+    sizes = tuple(_count(size, f"{where} ({row['name']}), shape") for size in shape)
+    return TensorCost(row["name"], sizes, _count(row.get("macs"), f"{where} ({row['name']}), macs"))
+
+
+def _count(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{where} must be a whole number >= 0, got {value!r}")
+    return value

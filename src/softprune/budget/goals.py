@@ -1,0 +1,87 @@
+"""Goals: the total a user asks for. Needs no torch."""
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """The fraction of weights that shall be zero, strictly between 0 and 1.
+
+    Example:
+        >>> Sparsity(0.9).kept(1000)
+        100
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        value = _number(self.value, "Sparsity")
+        if not 0.0 < value < 1.0:
+            hint = f"; did you mean {value / 100:g}?" if 1.0 < value < 100.0 else ""
+            raise ValueError(f"Sparsity must lie strictly between 0 and 1, got {value:g}{hint}")
+        object.__setattr__(self, "value", value)
+
+    @property
+    def density(self) -> float:
+        """The fraction of weights that is kept."""
+        return 1.0 - self.value
+
+    def kept(self, count: int) -> int:
+        """How many of ``count`` weights are kept, to the nearest whole weight."""
+        return count - round(self.value * count)
+
+
+@dataclass(frozen=True)
+class Params:
+    """The number of weights that shall be kept. Accepts whole floats: ``Params(2.5e6)``."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", _whole(self.count, "Params", "weights to keep"))
+
+
+@dataclass(frozen=True)
+class Flops:
+    """The multiply-adds one forward pass shall cost. Accepts whole floats: ``Flops(400e6)``.
+
+    Fixed costs belong to the total: layers without a row, and average pools.
+    """
+
+    macs: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "macs", _whole(self.macs, "Flops", "multiply-adds"))
+
+
+Goal = Sparsity | Params | Flops
+
+
+def require_reachable(goal: Params | Flops, low: float, *, high: float) -> None:
+    """Refuse a goal outside ``(low, high]``, the totals that some set of densities can reach."""
+    wanted = goal.count if isinstance(goal, Params) else goal.macs
+    unit = "weights" if isinstance(goal, Params) else "multiply-adds"
+    if not low < wanted <= high:
+        raise ValueError(
+            f"{goal} cannot be reached: choose more than {math.floor(low):,} and at most {math.floor(high):,} {unit}"
+        )
+
+
+def _number(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{what} needs a number, got {value!r}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{what} needs a finite number, got {number}")
+    return number
+
+
+def _whole(value: object, what: str, unit: str) -> int:
+    number = _number(value, what)
+    if not number.is_integer() or number < 1:
+        hint = "; for a fraction use Sparsity" if 0 < number < 1 else ""
+        raise ValueError(f"{what} is a whole number of {unit}, at least 1, got {value!r}{hint}")
+    # A large int must not take the way through float, which would round it.
+    return value if isinstance(value, int) else int(number)

@@ -1,0 +1,84 @@
+"""The networks by name, for the command line. Reading the list imports no torch."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class NetworkInfo:
+    """One network: ``package.module:factory``, the shape of one input, one line about it."""
+
+    factory: str
+    example_shape: tuple[int, ...]
+    summary: str
+
+
+NETWORKS: dict[str, NetworkInfo] = {
+    "resnet50": NetworkInfo("softprune.nn.resnet:resnet50", (1, 3, 224, 224), "ResNet50 v1.5, 1000 classes"),
+    "mobilenetv1": NetworkInfo("softprune.nn.mobilenet:mobilenet_v1", (1, 3, 224, 224), "MobileNetV1, 1000 classes"),
+    "resnet18": NetworkInfo("softprune.nn.resnet:resnet18", (1, 3, 32, 32), "ResNet18, CIFAR stem, 10 classes"),
+    "digits": NetworkInfo(
+        "softprune.nn.digits:digits_cnn", (1, 1, 8, 8), "three convolutions for 8x8 digits, 10 classes"
+    ),
+    "resnet20": NetworkInfo("softprune.nn.resnet_cifar:resnet20", (1, 3, 32, 32), "ResNet20 of He et al., 10 classes"),
+    "resnet56": NetworkInfo("softprune.nn.resnet_cifar:resnet56", (1, 3, 32, 32), "ResNet56 of He et al., 10 classes"),
+}
+
+
+def example_shape(name: str, given: str | None = None) -> tuple[int, ...]:
+    """The input shape of a network: as given ("1,3,224,224"), or the one it is known by.
+
+    Example:
+        >>> example_shape("resnet20"), example_shape("my.module:net", "1,16")
+        ((1, 3, 32, 32), (1, 16))
+    """
+    if given is None:
+        if name not in NETWORKS:
+            raise ValueError(f"say what {name} takes as input, with batch 1, such as 1,3,224,224")
+        return NETWORKS[name].example_shape
+    sizes = [size.strip() for size in given.split(",")]
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise ValueError(f"an input shape is positive numbers with commas, such as 1,3,224,224; got {given!r}")
+    return tuple(int(size) for size in sizes)
+
+
+def build_on_meta(name: str) -> "nn.Module":
+    """Make a network without memory for its weights: enough to count with."""
+    import torch
+
+    with torch.device("meta"):
+        return build(name)
+
+
+def build(name: str) -> "nn.Module":
+    """Make a network: one of ``NETWORKS``, or any ``package.module:factory`` called without arguments.
+
+    Example:
+        >>> type(build("resnet20")).__name__
+        'CifarResNet'
+    """
+    path = NETWORKS[name].factory if name in NETWORKS else name
+    module_name, colon, factory_name = path.partition(":")
+    if not (colon and module_name and factory_name):
+        raise ValueError(f"no network {name!r}: choose {', '.join(NETWORKS)}, or write 'package.module:factory'")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        # A module that exists and imports something absent keeps its own message.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(f"{name!r}: there is no module {error.name!r}; is its folder on the Python path?") from error
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        raise ValueError(f"{name!r}: {module_name} has no callable {factory_name!r}")
+    model = factory()
+
+    from torch import nn
+
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{name!r} returned a {type(model).__name__}, not a torch.nn.Module")
+    return model

@@ -1,0 +1,52 @@
+import pytest
+
+from softprune.budget.files import parse_json, read_text, require_format, write_text
+
+
+def test_write_replaces_and_leaves_nothing_else(tmp_path):
+    target = tmp_path / "a.json"
+    target.write_text("old")
+    assert write_text(target, "new\n") == target
+    assert target.read_bytes() == b"new\n"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path):
+    target = tmp_path / "a.json"
+    target.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(target, "\ud800")
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_binary_files_are_refused(tmp_path):
+    path = tmp_path / "model.json"
+    path.write_bytes(b"\x80\x02\xff")
+    with pytest.raises(ValueError, match=r"model\.json is not a text file"):
+        read_text(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1', "not valid JSON, perhaps it was cut short"),
+        ("", "not valid JSON"),
+        ("[1]", "holds a JSON list, not an object"),
+        ('{"a": NaN}', "contains NaN; only finite numbers"),
+        ('{"a": -Infinity}', "contains -Infinity"),
+        ('{"a": {"b": 1, "b": 2}}', "names 'b' twice"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_bad_json_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_json(text, "x.json")
+
+
+def test_format_and_version():
+    require_format({"format": "f", "version": 1}, "f", version=1, origin="x")
+    with pytest.raises(ValueError, match="x has format None; a 'f' file is needed"):
+        require_format({"version": 1}, "f", version=1, origin="x")
+    with pytest.raises(ValueError, match="version 2; this release reads version 1"):
+        require_format({"format": "f", "version": 2}, "f", version=1, origin="x")

@@ -1,0 +1,83 @@
+"""Threshold functions: inverses, derivatives, scales, and the paper's three properties."""
+
+import math
+
+import pytest
+import torch
+
+from softprune.ops import Custom, Exp, Sigmoid, Softplus
+
+
+@pytest.mark.parametrize("g", [Sigmoid(), Sigmoid(0.2), Exp(), Exp(3.0), Softplus(), Softplus(0.5)], ids=str)
+def test_inverse_undoes_g(g):
+    s = torch.linspace(-15, 3, 50, dtype=torch.float64)
+    torch.testing.assert_close(g.inverse(g(s)), s)
+
+
+@pytest.mark.parametrize("g", [Sigmoid(0.2), Exp(3.0), Softplus(0.5)], ids=str)
+def test_derivative_by_central_differences(g):
+    s, h = torch.linspace(-6, 2, 30, dtype=torch.float64), 1e-6
+    torch.testing.assert_close(g.derivative(s), (g(s + h) - g(s - h)) / (2 * h), rtol=1e-6, atol=1e-9)
+
+
+def test_known_values():
+    zero = torch.zeros(1)
+    assert float(Sigmoid(2.0)(zero)) == 1.0
+    assert float(Exp(2.0)(zero)) == 2.0
+    assert float(Softplus()(zero)) == pytest.approx(math.log(2))
+    # Large s must not overflow on the way back.
+    assert float(Softplus().inverse(torch.tensor([200.0]))) == pytest.approx(200.0)
+
+
+def test_auto_scale_is_taken_from_the_weights():
+    w = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    g = Sigmoid(k="auto").resolve(w)
+    assert g.k == pytest.approx(4 * math.sqrt(4 / 3))  # sample deviation of +-1 is sqrt(4/3)
+    assert Sigmoid(0.5).resolve(w) == Sigmoid(0.5)
+    assert Exp(k="auto").resolve(torch.zeros(5)).k == 1.0
+    with pytest.raises(ValueError, match=r"call resolve"):
+        Sigmoid(k="auto")(w)
+
+
+@pytest.mark.parametrize("k", [0.0, -1.0, math.inf, math.nan, "large"])
+def test_a_bad_scale_is_refused(k):
+    with pytest.raises(ValueError, match="k must be a positive number"):
+        Sigmoid(k)
+
+
+def square(s):
+    return (s + 30) ** 2 / 1e4
+
+
+def square_inverse(a):
+    return 100 * a.sqrt() - 30
+
+
+@pytest.mark.parametrize(
+    ("f", "f_inverse", "complaint"),
+    [
+        (torch.sin, torch.asin, "is not positive"),
+        (lambda s: torch.exp(-s), lambda a: -torch.log(a), "does not rise"),
+        (lambda s: torch.exp(s), lambda a: torch.log(a) * 0.99, "is not undone by f_inverse"),
+        (lambda s: 5.0 + torch.sigmoid(s), lambda a: torch.logit(a - 5.0), "does not fall towards 0"),
+        (lambda s: -1 / s, lambda a: -1 / a, "is not finite"),
+        (
+            lambda s: torch.sqrt(-s),
+            lambda a: -(a**2),
+            "has no finite derivative|is not positive|does not rise",
+        ),
+        (lambda s: s.sum(), lambda a: a, "must be elementwise"),
+        (lambda s: 100 * (s + 21), lambda a: a / 100 - 21, "must start below 1"),
+    ],
+)
+def test_functions_without_the_three_properties_are_refused(f, f_inverse, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Custom(f=f, f_inverse=f_inverse)
+
+
+def test_the_properties_are_asked_for_where_the_function_is_used():
+    assert float(Custom(f=square, f_inverse=square_inverse)(torch.zeros(1))) == pytest.approx(0.09)
+    with pytest.raises(ValueError, match=r"\[-40, 0\]"):
+        Custom(f=square, f_inverse=square_inverse, s_low=-40.0)
+    with pytest.raises(ValueError, match="s_low must be below s_high"):
+        Custom(f=square, f_inverse=square_inverse, s_low=1.0, s_high=0.0)
