@@ -12,8 +12,8 @@ import pytest
 from shared_folder import shared
 
 from softprune import Budget, Sparsity, erk, uniform
-from softprune.budget.costs import Profile, TensorCost
 from softprune.budget import zoo
+from softprune.budget.costs import Profile, TensorCost
 
 # name: printed overall %, printed backbone %, weights [M], FLOPs with the pool [M]
 PUBLISHED = {

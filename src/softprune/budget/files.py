@@ -2,20 +2,31 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write ``text`` to ``path`` so that a reader sees the old file or the new one, never a part."""
-    target = Path(path)
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a temporary file, then put it in the place of ``path``: a reader sees the old or the new one.
+
+    The content is on the disk before the name is, so that a power cut cannot leave an empty file either.
+    """
     # The same folder, because a replacement is atomic only within one file system.
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_text(text, encoding="utf-8", newline="\n")
-        part.replace(target)
+        write(part)
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write ``text`` to ``path``, whole or not at all."""
+    target = Path(path)
+    write_whole(target, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
     return target
 
 

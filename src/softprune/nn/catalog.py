@@ -1,8 +1,9 @@
 """The networks by name, for the command line. Reading the list imports no torch."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,6 +24,9 @@ NETWORKS: dict[str, NetworkInfo] = {
     "resnet18": NetworkInfo("softprune.nn.resnet:resnet18", (1, 3, 32, 32), "ResNet18, CIFAR stem, 10 classes"),
     "digits": NetworkInfo(
         "softprune.nn.digits:digits_cnn", (1, 1, 8, 8), "three convolutions for 8x8 digits, 10 classes"
+    ),
+    "small_cnn": NetworkInfo(
+        "softprune.nn.small:small_cnn", (1, 1, 28, 28), "four convolutions for 28x28 images, 10 classes"
     ),
     "resnet20": NetworkInfo("softprune.nn.resnet_cifar:resnet20", (1, 3, 32, 32), "ResNet20 of He et al., 10 classes"),
     "resnet56": NetworkInfo("softprune.nn.resnet_cifar:resnet56", (1, 3, 32, 32), "ResNet56 of He et al., 10 classes"),
@@ -54,31 +58,52 @@ def build_on_meta(name: str) -> "nn.Module":
         return build(name)
 
 
-def build(name: str) -> "nn.Module":
-    """Make a network: one of ``NETWORKS``, or any ``package.module:factory`` called without arguments.
+def build(name: str, args: Mapping[str, Any] | None = None) -> "nn.Module":
+    """Make a network: one of ``NETWORKS``, or what any ``package.module:factory`` returns.
+
+    Args:
+        name: of the network.
+        args: keyword arguments of its factory.
 
     Example:
-        >>> type(build("resnet20")).__name__
-        'CifarResNet'
+        >>> build("resnet20", {"num_classes": 7}).linear.out_features
+        7
     """
     path = NETWORKS[name].factory if name in NETWORKS else name
-    module_name, colon, factory_name = path.partition(":")
-    if not (colon and module_name and factory_name):
+    if ":" not in path:
         raise ValueError(f"no network {name!r}: choose {', '.join(NETWORKS)}, or write 'package.module:factory'")
+    factory = load_factory(path)
     try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        # A module that exists and imports something absent keeps its own message.
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+        model = factory(**(args or {}))
+    except TypeError as error:
+        if not args:
             raise
-        raise ValueError(f"{name!r}: there is no module {error.name!r}; is its folder on the Python path?") from error
-    factory = getattr(module, factory_name, None)
-    if not callable(factory):
-        raise ValueError(f"{name!r}: {module_name} has no callable {factory_name!r}")
-    model = factory()
+        raise TypeError(f"{name!r} does not take the arguments {dict(args)}: {error}") from error
 
     from torch import nn
 
     if not isinstance(model, nn.Module):
         raise TypeError(f"{name!r} returned a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def load_factory(path: str) -> Callable[..., Any]:
+    """The callable that ``package.module:factory`` names.
+
+    Raises:
+        ValueError: if there is no such module or no such callable in it.
+    """
+    module_name, _, factory_name = path.partition(":")
+    if not (module_name and factory_name):
+        raise ValueError(f"{path!r} is not of the form package.module:factory")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        # A module that exists and imports something absent keeps its own message.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(f"{path!r}: there is no module {error.name!r}; is its folder on the Python path?") from error
+    factory = getattr(module, factory_name, None)
+    if not callable(factory):
+        raise ValueError(f"{path!r}: {module_name} has no callable {factory_name!r}")
+    return factory

@@ -1,0 +1,214 @@
+"""The tie between optimizers and a sparsifier: checks when it is made, then one count of completed steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from softprune.core.groups import check_decay, group_of, join_group
+from softprune.methods.base import Target
+
+# Thresholds of up to this many elements are copied at each step for `diagnose`: those per tensor and per
+# filter, but not those per weight, whose copies would cost as much memory as the weights.
+REMEMBERED = 1 << 16
+
+
+class Attachment:
+    """Calls `before` and `after` around each step of the training, however many optimizers make it.
+
+    A step is complete when every attached optimizer had its turn. One whose turn is left out (GradScaler skips
+    an optimizer without calling it) does not hold the others up: the step is also complete when an optimizer
+    comes that has stepped already, or that came earlier in the first complete step.
+
+    Attributes:
+        optimizers: those that are followed.
+        seen: s and its gradient, free of any loss scale, as they were when the last step began. Later the
+            gradient may be gone (zero_grad), or belong to another pass and still be scaled.
+    """
+
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        thresholds: Iterable[nn.Parameter],
+        *,
+        before: Callable[[], None],
+        after: Callable[[], None],
+    ) -> None:
+        self.optimizers = tuple(optimizers)
+        self.seen: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
+        self._before, self._after = before, after
+        remembered = [s for s in thresholds if s.numel() <= REMEMBERED]
+        self._held = {id(o): [s for s in remembered if group_of(s, [o])] for o in self.optimizers}
+        self._order: list[int] = []
+        self._visited: list[int] = []
+        self._moved = False
+        self._inside: Optimizer | None = None
+        self._handles = [
+            handle
+            for optimizer in self.optimizers
+            for handle in (
+                optimizer.register_step_pre_hook(self._on_pre),
+                optimizer.register_step_post_hook(self._on_post),
+            )
+        ]
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    # A compiled step must not have the hooks in its graph: their counters would make it compile again every time.
+    @torch._disable_dynamo  # type: ignore[attr-defined,untyped-decorator]
+    def _on_pre(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # A subclass whose step() calls that of its parent makes torch run the hooks of both.
+        if optimizer is self._inside:
+            return
+        self._inside = optimizer
+        if self._begins_anew(id(optimizer)):
+            self._complete()
+        if _overflowed(optimizer):
+            return
+        with torch.no_grad():
+            self._remember(optimizer)
+            if not self._moved:
+                self._before()
+
+    @torch._disable_dynamo  # type: ignore[attr-defined,untyped-decorator]
+    def _on_post(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer is not self._inside:
+            return
+        self._inside = None
+        self._visited.append(id(optimizer))
+        self._moved |= not _overflowed(optimizer)
+        if len(self._visited) == len(self.optimizers):
+            self._order = self._order or list(self._visited)
+            self._complete()
+
+    def _begins_anew(self, optimizer: int) -> bool:
+        if optimizer in self._visited:
+            return True
+        known = bool(self._order and self._visited)
+        return known and self._order.index(optimizer) < self._order.index(self._visited[-1])
+
+    def _complete(self) -> None:
+        moved, self._moved = self._moved, False
+        self._visited.clear()
+        if moved:
+            with torch.no_grad():
+                self._after()
+
+    def _remember(self, optimizer: Optimizer) -> None:
+        # A fused optimizer under GradScaler gets gradients that are still scaled.
+        scale = getattr(optimizer, "grad_scale", None)
+        factor = 1.0 / float(scale) if isinstance(scale, Tensor) else 1.0
+        for s in self._held[id(optimizer)]:
+            if s.grad is None:
+                self.seen.pop(s, None)
+            else:
+                self.seen[s] = (s.detach().clone(), s.grad.detach() * factor)
+
+
+def _overflowed(optimizer: Optimizer) -> bool:
+    """Whether a fused optimizer was called by GradScaler for a step that it must skip."""
+    found = getattr(optimizer, "found_inf", None)
+    return isinstance(found, Tensor) and bool(found)
+
+
+def refuse_optimizers(optimizers: Sequence[Any], targets: Sequence[Target], total_steps: int) -> None:
+    """Raise for what cannot be attached, before anything is changed."""
+    if not isinstance(total_steps, int) or isinstance(total_steps, bool) or total_steps <= 0:
+        raise ValueError(
+            f"total_steps is the number of optimizer steps of the whole training, at least 1; got {total_steps!r}"
+        )
+    if not optimizers:
+        raise ValueError("attach() needs at least one optimizer")
+    if len({id(o) for o in optimizers}) < len(optimizers):
+        raise ValueError("attach() was given the same optimizer twice")
+    for optimizer in optimizers:
+        kind = type(optimizer).__name__
+        # A wrapper may pose as an Optimizer, but torch runs hooks only for those that it has set up itself.
+        if not isinstance(optimizer, Optimizer) or "_optimizer_step_pre_hooks" not in vars(optimizer):
+            raise TypeError(f"attach() takes torch optimizers, got {kind}; for a wrapper pass the optimizer inside it")
+        if isinstance(optimizer, LBFGS):
+            raise ValueError(
+                "LBFGS evaluates the loss many times inside one step, so there is no moment at which thresholds could "
+                "be updated: use SGD or AdamW"
+            )
+    for target in targets:
+        raw = target.raw
+        _refuse_hooked(target.name, raw)
+        holders = [o for o in optimizers if group_of(raw, [o])]
+        if len(holders) > 1:
+            raise ValueError(f"{target.name} is in {len(holders)} of the attached optimizers; keep it in one")
+        if not holders and raw.requires_grad:
+            raise ValueError(
+                f"{target.name} is in none of the attached optimizers: build them from param_groups() or "
+                "model.parameters() of this model, or freeze it (requires_grad_(False)) before sparsify"
+            )
+
+
+def _refuse_hooked(name: str, parameter: nn.Parameter) -> None:
+    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
+    if hooks or getattr(parameter, "_in_backward_optimizers", None):
+        raise ValueError(
+            f"{name} is stepped inside backward (optimizer-in-backward, or a post-accumulate-grad hook): there "
+            "is no single step to attach to; use one optimizer and call its step() after backward"
+        )
+
+
+@contextmanager
+def unchanged_on_error(optimizers: Sequence[Optimizer]) -> Iterator[None]:
+    """Give the optimizers their parameter groups back if the block raises."""
+    kept = [
+        [(group, list(group["params"]), list(group.get("param_names", ()))) for group in optimizer.param_groups]
+        for optimizer in optimizers
+    ]
+    try:
+        yield
+    except BaseException:
+        for optimizer, groups in zip(optimizers, kept, strict=True):
+            optimizer.param_groups[:] = [group for group, _, _ in groups]
+            for group, params, names in groups:
+                group["params"][:] = params
+                if "param_names" in group:
+                    group["param_names"][:] = names
+        raise
+
+
+def place_thresholds(
+    thresholds: Mapping[nn.Parameter, tuple[str, nn.Parameter]],
+    optimizers: Sequence[Optimizer],
+    decay: float | None,
+) -> None:
+    """See that every threshold (mapped to its name and a weight it acts on) is trained and decayed.
+
+    Raises:
+        ValueError: if s would get no decay: then it never moves and nothing becomes sparse.
+    """
+    if decay is not None:
+        check_decay("threshold_decay", decay)
+    for s, (name, weight) in thresholds.items():
+        _refuse_hooked(name, s)
+        holders = [o for o in optimizers if group_of(s, [o])]
+        if len(holders) > 1:
+            raise ValueError(f"{name} is in {len(holders)} of the attached optimizers; keep it in one")
+        if not holders:
+            join_group(s, name, weight, optimizers, decay)
+        found = group_of(s, optimizers)
+        assert found is not None
+        optimizer, group = found
+        if not group.get("weight_decay", 0.0) > 0:
+            raise ValueError(
+                f"the thresholds are in a group of {type(optimizer).__name__} with weight_decay "
+                f"{group.get('weight_decay', 0.0)}: s would never move. A rule such as 'no decay for one-dimensional "
+                "parameters' catches them; build the optimizer from param_groups(), or pass threshold_decay > 0"
+            )
+        if decay is not None and group["weight_decay"] != decay:
+            raise ValueError(
+                f"threshold_decay={decay:g} was asked for, but the thresholds are already in a group with weight_decay "
+                f"{group['weight_decay']:g}: say it once"
+            )

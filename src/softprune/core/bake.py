@@ -1,0 +1,67 @@
+"""From a managed model back to a plain one."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from softprune.core.parametrization import managed_tensors, unregister
+from softprune.core.refusal import inside_compiled
+from softprune.core.sharding import refuse_sharded
+from softprune.methods.base import Target
+
+
+def managed_targets(model: nn.Module) -> tuple[Target, ...]:
+    """The managed tensors of any model, also of a deep copy or an average; tied ones once."""
+    sites: dict[int, tuple[str, list[tuple[nn.Module, str]]]] = {}
+    for name, module, tensor in managed_tensors(model):
+        raw = Target(name, ((module, tensor),)).raw
+        sites.setdefault(id(raw), (name, []))[1].append((module, tensor))
+    return tuple(Target(name, tuple(places)) for name, places in sites.values())
+
+
+def bake(model: nn.Module) -> nn.Module:
+    """Write the zeros into the weights and give every module its own class back, in place.
+
+    The model then has the keys, the classes and the Parameter objects that it had before `sparsify`, and
+    computes exactly what the managed model computed. Works on copies and averages of a managed model too.
+
+    Returns:
+        The same model; of a compiled or DistributedDataParallel one the module inside.
+
+    Raises:
+        ValueError: if nothing is managed, or the weights are sharded.
+    """
+    return _unwrap(model, keep_zeros=True)
+
+
+def remove(model: nn.Module) -> nn.Module:
+    """Take the transforms off and leave the raw dense weights, in place."""
+    return _unwrap(model, keep_zeros=False)
+
+
+@torch.no_grad()
+def _unwrap(model: nn.Module, *, keep_zeros: bool) -> nn.Module:
+    model = inside_compiled(model)
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        model = inside_compiled(model.module)
+    targets = managed_targets(model)
+    if not targets:
+        raise ValueError(
+            f"nothing is managed in {type(model).__name__}: it was baked or removed already, or never sparsified"
+        )
+    refuse_sharded(
+        targets,
+        "bake() or remove()",
+        "gather with torch.distributed.checkpoint.state_dict.get_model_state_dict(full_state_dict=True), "
+        "load that into a sparsified model that is not sharded, and bake that one",
+    )
+    for target in targets:
+        if keep_zeros:
+            target.transform.settle_(target.raw)
+            effective = target.effective.detach()
+            if effective.data_ptr() != target.raw.data_ptr():
+                target.raw.copy_(effective)
+        for module, tensor in target.sites:
+            unregister(module, tensor)
+    return model

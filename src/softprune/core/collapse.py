@@ -1,0 +1,220 @@
+"""Collapse: tensors that lost their last weight, channels that went silent, paths that are cut."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from softprune.core.sharding import effective_weight, sharded
+from softprune.methods.base import Target
+from softprune.methods.transforms import SoftThreshold
+from softprune.ops import G
+
+# A tensor whose gradient is exactly zero this many steps in a row has no path to the loss.
+SILENT_STEPS = 3
+# Below this threshold g'(s) is so small that dL/ds = -g'(s) P underflows to zero whatever P is. On its way up from
+# s_init a sigmoid spends thousands of steps there.
+READABLE_ALPHA = 1e-12
+
+
+class CollapseWarning(UserWarning):
+    """Something in the network died."""
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """One thing that died."""
+
+    name: str
+    kind: Literal["dead tensor", "dead channels", "cut path"]
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name}: {self.detail}"
+
+
+def find_collapse(targets: Iterable[Target]) -> list[Collapse]:
+    """Count: every tensor without a weight left, and every output channel without one."""
+    return [found for target in targets for found in _inspect(target)]
+
+
+def _inspect(target: Target) -> list[Collapse]:
+    effective = effective_weight(target)
+    if not effective.any():
+        return [
+            Collapse(
+                target.name,
+                "dead tensor",
+                f"all {effective.numel():,} weights are zero; keep some with STR(min_keep=...), or lower the "
+                "threshold decay",
+            )
+        ]
+    # Embedding rows are tokens, not channels; an unused one is no collapse.
+    if effective.ndim < 2 or isinstance(target.module, nn.Embedding | nn.EmbeddingBag):
+        return []
+    channel_first = _channels_first(target.module, effective)
+    alive = channel_first.any(dim=1)
+    dead = int((~alive).sum())
+    if not dead:
+        return []
+    which = torch.nonzero(~alive).flatten()[:5].tolist()
+    shown = ", ".join(map(str, which)) + (", ..." if dead > 5 else "")
+    return [
+        Collapse(
+            target.name,
+            "dead channels",
+            f"{dead} of {len(alive)} output channels have no weight left ({shown})",
+        )
+    ]
+
+
+def _channels_first(module: nn.Module, w: Tensor) -> Tensor:
+    if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+        # [in, out/groups, ...] -> [out, everything that feeds it]
+        per_group = w.reshape(module.groups, w.shape[0] // module.groups, w.shape[1], -1)
+        return per_group.transpose(1, 2).reshape(module.groups * w.shape[1], -1)
+    return w.reshape(w.shape[0], -1)
+
+
+def find_cut(model: nn.Module, targets: Sequence[Target], example: Any) -> list[Collapse]:
+    """Run the example and list every living tensor that no gradient reaches: what it computes is lost."""
+    training = {m: m.training for m in model.modules()}
+    model.eval()
+    try:
+        # cuDNN refuses the backward pass of a recurrent layer in eval mode.
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+            inputs = example if isinstance(example, tuple) else (example,)
+            output = model(**example) if isinstance(example, dict) else model(*inputs)
+            # A sum with irregular weights, so that nothing cancels by symmetry (softmax outputs sum to 1).
+            parts = [
+                (o * torch.linspace(0.5, 1.5, o.numel(), device=o.device, dtype=o.dtype).view_as(o)).sum()
+                for o in _tensors(output)
+            ]
+            if not parts:
+                raise ValueError(
+                    f"the output of {type(model).__name__}, a {type(output).__name__}, has no floating point tensor: "
+                    "cut paths can be found in tensors, and tuples, lists and dicts of them"
+                )
+            trained = [t for t in targets if t.raw.requires_grad]
+            grads = torch.autograd.grad(sum(parts), [t.raw for t in trained], allow_unused=True)  # type: ignore[arg-type]
+    finally:
+        for module, flag in training.items():
+            module.training = flag
+    return [_cut(t) for t, grad in zip(trained, grads, strict=True) if grad is not None and _unreached(t, grad)]
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output] if output.is_floating_point() else []
+    if isinstance(output, dict):
+        output = list(output.values())
+    return [t for item in output for t in _tensors(item)] if isinstance(output, list | tuple) else []
+
+
+def _alive(target: Target) -> bool:
+    return bool(effective_weight(target).any())
+
+
+def _unreached(target: Target, grad: Tensor) -> bool:
+    """Whether the tensor has weights left and none of them gets a gradient.
+
+    Only these count: with a straight-through backward the pruned ones may get one.
+    """
+    living = effective_weight(target) != 0
+    return bool(living.any()) and not bool(grad[living].any())
+
+
+def _any_gradient(targets: Sequence[Target]) -> bool:
+    modules = {module for target in targets for module, _ in target.sites}
+    parameters = chain((t.raw for t in targets), *(m.parameters(recurse=False) for m in modules))
+    return any(p.grad is not None and bool(p.grad.any()) for p in parameters)
+
+
+def _cut(target: Target) -> Collapse:
+    detail = "it has weights, but no gradient reaches them: no path through it from the input to the output is left"
+    return Collapse(target.name, "cut path", detail)
+
+
+class CollapseWatch:
+    """Warns once, at the step where it happens, for everything that dies during training."""
+
+    def __init__(self) -> None:
+        self._reported: set[tuple[str, str]] = set()
+        self._silent: dict[str, int] = {}
+
+    def report(self, found: Iterable[Collapse]) -> list[Collapse]:
+        """Warn about what has not been reported yet."""
+        fresh = [c for c in found if (c.name, c.kind) not in self._reported]
+        for collapse in fresh:
+            self._reported.add((collapse.name, collapse.kind))
+            warnings.warn(str(collapse), CollapseWarning, stacklevel=2)
+        return fresh
+
+    def read_gradients(self, targets: Sequence[Target]) -> list[Collapse]:
+        """The sign that costs nothing: a threshold above 0 whose gradient is exactly 0. One that several tensors share
+        shows it only when all of them are silent.
+
+        dL/ds = -g'(s) P, and P is a sum over the living weights: it is exactly zero if there are none, or if
+        none of them gets a gradient.
+        """
+        found = []
+        suspects = self._silent_targets(targets)
+        # A loss of zero, as a margin loss has it on an easy batch, reaches nothing and tells nothing.
+        mute = bool(suspects) and not _any_gradient(targets)
+        for target in suspects:
+            if not _alive(target):
+                found += _inspect(target)
+                continue
+            if mute:
+                continue
+            # P may be zero because its terms cancel; the gradient of the weights tells.
+            grad = target.raw.grad
+            if grad is None or not _unreached(target, grad):
+                self._silent.pop(target.name, None)
+                continue
+            self._silent[target.name] = self._silent.get(target.name, 0) + 1
+            if self._silent[target.name] >= SILENT_STEPS:
+                found.append(_cut(target))
+        return self.report(found)
+
+    def _silent_targets(self, targets: Sequence[Target]) -> list[Target]:
+        watched = [
+            (t, t.transform.s)
+            for t in targets
+            if isinstance(t.transform, SoftThreshold)
+            and not sharded(t)
+            and t.transform.s.grad is not None
+            and (t.name, "dead tensor") not in self._reported
+            and (t.name, "cut path") not in self._reported
+        ]
+        if not watched:
+            return []
+        # One transfer for all tensors, so that an accelerator is waited for once.
+        device = watched[0][1].device
+        largest = [
+            s.grad if s.grad.numel() == 1 else s.grad.abs().amax().view(1) for _, s in watched if s.grad is not None
+        ]
+        silent = torch.cat([g.to(device) for g in largest]).eq(0).tolist()
+        for (target, _), is_silent in zip(watched, silent, strict=True):
+            if not is_silent:
+                self._silent.pop(target.name, None)
+        suspects = [target for (target, _), is_silent in zip(watched, silent, strict=True) if is_silent]
+        return [t for t in suspects if _readable(t)]
+
+
+def _readable(target: Target) -> bool:
+    """Whether a gradient of s that is zero means something."""
+    transform = target.transform
+    return isinstance(transform, SoftThreshold) and bool((transform.s > _readable_above(transform.g)).any())
+
+
+@cache
+def _readable_above(g: G) -> float:
+    return float(g.inverse(torch.tensor([READABLE_ALPHA], dtype=torch.float64)))

@@ -1,0 +1,123 @@
+"""Parameter groups: which parameter is decayed by how much, by module type and never by name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
+
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+# These update each element on its own, so that a threshold may join a group of weights. Others (Muon,
+# LARS) look at the whole tensor and must not get one unasked.
+ELEMENTWISE = (SGD, Adam, AdamW, NAdam, RAdam, Adamax, RMSprop, Adagrad, Adadelta)
+
+
+def param_groups(
+    model: nn.Module,
+    thresholds: Sequence[nn.Parameter],
+    *,
+    weight_decay: float,
+    norm_decay: float,
+    threshold_decay: float,
+) -> list[dict[str, Any]]:
+    """Three groups that hold each trainable parameter once: "weight", "norm" and "threshold".
+
+    "norm" has the parameters of normalisation modules and everything else of one dimension, such as biases.
+    """
+    check_decay("weight_decay", weight_decay)
+    check_decay("norm_decay", norm_decay)
+    check_decay("threshold_decay", threshold_decay)
+    if thresholds and threshold_decay == 0:
+        raise ValueError(
+            "threshold_decay is 0: without decay s never leaves s_init and nothing becomes sparse; "
+            "pass threshold_decay > 0 (the paper uses the weight decay), or freeze('thresholds') first"
+        )
+    seen = {id(s) for s in thresholds}
+    weights: list[nn.Parameter] = []
+    norms: list[nn.Parameter] = []
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if not parameter.requires_grad or id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            (norms if isinstance(module, NORMS) or parameter.ndim <= 1 else weights).append(parameter)
+    groups = [
+        {"name": "weight", "params": weights, "weight_decay": weight_decay},
+        {"name": "norm", "params": norms, "weight_decay": norm_decay},
+        {"name": "threshold", "params": list(thresholds), "weight_decay": threshold_decay},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def check_decay(what: str, decay: float) -> None:
+    if not (math.isfinite(decay) and decay >= 0):
+        raise ValueError(f"{what} must be a finite number, 0 or more; got {decay}")
+
+
+def group_of(parameter: nn.Parameter, optimizers: Iterable[Optimizer]) -> tuple[Optimizer, dict[str, Any]] | None:
+    """The optimizer and its group that hold the parameter."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            if any(p is parameter for p in group["params"]):
+                return optimizer, group
+    return None
+
+
+def join_group(
+    s: nn.Parameter, name: str, weight: nn.Parameter, optimizers: Sequence[Optimizer], decay: float | None
+) -> None:
+    """Let a threshold be trained by an optimizer that was built before it existed.
+
+    It joins the group of its own weight, so it follows the same learning rate schedule and has the same decay,
+    as in the paper. A decay of its own needs a group of its own, like that of its weight in everything else.
+    """
+    found = group_of(weight, optimizers)
+    assert found is not None
+    optimizer, group = found
+    kind = type(optimizer).__name__
+    if not _elementwise(optimizer):
+        raise ValueError(
+            f"the thresholds are in no optimizer and {kind} is not known to treat each element on its own: put the "
+            '"threshold" group of param_groups() into an SGD or AdamW and attach that one too'
+        )
+    if decay is None or decay == group["weight_decay"]:
+        _append(group, s, name)
+        return
+    if "initial_lr" in group:
+        raise ValueError(
+            f"threshold_decay={decay:g} needs a group of its own in {kind}, but a learning rate scheduler has been "
+            "built on this optimizer and would not drive it: build the scheduler after attach(), or the optimizer "
+            "from param_groups()"
+        )
+    wanted = {**_settings(group), "name": "threshold", "weight_decay": decay}
+    own = next((g for g in optimizer.param_groups if _settings(g) == wanted), None)
+    if own is not None:
+        _append(own, s, name)
+        return
+    # torch wants names in all groups or in none. A tensor (a learning rate) is filled in place by schedulers:
+    # two groups must not share one.
+    copied = {key: v.clone() if isinstance(v, Tensor) else v for key, v in wanted.items()}
+    optimizer.add_param_group({**copied, "params": [(name, s) if "param_names" in group else s]})
+
+
+def _elementwise(optimizer: Optimizer) -> bool:
+    # A subclass with a step of its own may do anything. torch wraps the step of every class that it meets, so
+    # what is compared is the function inside the wrappers.
+    own = inspect.unwrap(type(optimizer).step)
+    return any(own is inspect.unwrap(known.step) for known in ELEMENTWISE)
+
+
+def _append(group: dict[str, Any], s: nn.Parameter, name: str) -> None:
+    group["params"].append(s)
+    if "param_names" in group:
+        group["param_names"].append(name)
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}

@@ -1,0 +1,183 @@
+"""Transforms on a module's tensors, built on `torch.nn.utils.parametrize` with its gaps closed.
+
+A managed module holds torch's own `ParametrizationList`, so everything that knows parametrizations
+(`is_parametrized`, `cached`, FSDP2, the recurrent layers) knows ours. Only the class that carries the
+property is our own, because torch's
+
+- cannot be pickled, and so cannot be saved whole or sent to a spawned process,
+- is one per instance, which makes the compiler treat equal layers as different,
+- is shared by a deep copy, and removing the parametrization from one copy breaks the other,
+- loads no plain checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from softprune.methods.transforms import Transform
+
+
+def register(module: nn.Module, tensor: str, transform: Transform) -> None:
+    """Make ``module.<tensor>`` read as ``transform(raw)``; the Parameter object stays the same."""
+    raw = module._parameters[tensor]
+    assert raw is not None
+    base = parametrize.type_before_parametrizations(module)
+    transformed: Any = parametrize.ParametrizationList([transform], raw)
+    transformed.order = tuple(module._parameters)  # for unregister; survives a copy, as it is no tensor
+    del module._parameters[tensor]
+    if "parametrizations" not in module._modules:
+        module.parametrizations = nn.ModuleDict()
+    lists = module.parametrizations
+    assert isinstance(lists, nn.ModuleDict)
+    lists[tensor] = transformed
+    module.__class__ = _managed_class(base, tuple(lists))
+
+
+def unregister(module: nn.Module, tensor: str) -> nn.Parameter:
+    """Give the module its own tensor, and with the last one its own class, back."""
+    lists = module.parametrizations
+    assert isinstance(lists, nn.ModuleDict)
+    base = parametrize.type_before_parametrizations(module)
+    raw = raw_parameter(module, tensor)
+    order: Any = lists[tensor].order
+    del lists[tensor]
+    if len(lists):
+        module.__class__ = _managed_class(base, tuple(lists))
+    else:
+        del module.parametrizations
+        module.__class__ = base
+    module.register_parameter(tensor, raw)
+    # Optimizers and their states know parameters by position: each goes back to where it stood. Of those that
+    # stood behind it some may still be managed; the others move behind it.
+    for name in order[order.index(tensor) + 1 :]:
+        if name in module._parameters:
+            module._parameters[name] = module._parameters.pop(name)
+    return raw
+
+
+def raw_parameter(module: nn.Module, tensor: str) -> nn.Parameter:
+    """The Parameter that the optimizer moves, looked up anew because sharding may have replaced it."""
+    return module.parametrizations[tensor].original  # type: ignore[index,union-attr,return-value]
+
+
+def transform_of(module: nn.Module, tensor: str) -> Transform:
+    return module.parametrizations[tensor][0]  # type: ignore[index,return-value]
+
+
+def replace_transform(module: nn.Module, tensor: str, transform: Transform) -> None:
+    lists: Any = module.parametrizations
+    lists[tensor][0] = transform
+
+
+def managed_tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """(full name, module, tensor name) of every tensor under one of our transforms, in module order."""
+    for path, module in model.named_modules():
+        if issubclass(type(module), _Managed):
+            for tensor in _own_tensors(module):
+                yield (f"{path}.{tensor}" if path else tensor), module, tensor
+
+
+def _own_tensors(module: nn.Module) -> list[str]:
+    """The tensors under one of our transforms; others of the module may be under torch's own."""
+    lists: Any = module.parametrizations
+    return [tensor for tensor, transforms in lists.items() if isinstance(transforms[0], Transform)]
+
+
+class _Managed:
+    """Marks the classes made here; carries no state."""
+
+
+class _KeepsProperties(type):
+    """A class that many modules share, while torch takes it for the own class of one of them.
+
+    `parametrize.remove_parametrizations` on one module must not take the property from the others, and
+    `parametrize.register_parametrization` on one must not give them a property that they cannot answer.
+    """
+
+    def __delattr__(cls, name: str) -> None:
+        if not isinstance(cls.__dict__.get(name), property):
+            super().__delattr__(name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, _effective_property(name) if isinstance(value, property) else value)
+
+
+@cache
+def _managed_class(base: type, tensors: tuple[str, ...]) -> type:
+    """The class of every module of type `base` with these tensors managed: equal layers share one class."""
+    meta: Any = _KeepsProperties
+    if not issubclass(_KeepsProperties, type(base)):
+        meta = type("_KeepsProperties", (_KeepsProperties, type(base)), {})
+
+    def reduce(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+        state = dict(self.__getstate__()) if hasattr(base, "__getstate__") else dict(self.__dict__)
+        # Recurrent layers keep their effective weights in a list; these are results, not state.
+        if "_flat_weights" in state:
+            state["_flat_weights"] = []
+        return _rebuild, (base, tuple(self.parametrizations)), state  # type: ignore[arg-type]
+
+    def setstate(self: nn.Module, state: dict[str, Any]) -> None:
+        base.__setstate__(self, state)  # type: ignore[attr-defined]
+        if isinstance(self, nn.RNNBase):
+            self._init_flat_weights()
+
+    def load(self: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for tensor in _own_tensors(self):
+            _adopt_plain_tensor(self, tensor, state_dict, prefix)
+        base._load_from_state_dict(self, state_dict, prefix, *rest)  # type: ignore[attr-defined]
+
+    body: dict[str, Any] = {tensor: _effective_property(tensor) for tensor in tensors}
+    body |= {"__reduce_ex__": reduce, "__setstate__": setstate, "_load_from_state_dict": load}
+    return meta(f"Parametrized{base.__name__}", (base, _Managed), body)
+
+
+def _rebuild(base: type, tensors: tuple[str, ...]) -> Any:
+    cls: Any = _managed_class(base, tensors)
+    return cls.__new__(cls)
+
+
+def _effective_property(tensor: str) -> property:
+    def read(self: nn.Module) -> Tensor:
+        lists: Any = self._modules.get("parametrizations")
+        if lists is None or tensor not in lists:
+            # Not, or no longer, parametrized in this module: nn.Module.__getattr__ finds the plain tensor.
+            raise AttributeError(tensor)
+        # The key is this module; torch's own property uses the module it was first made for.
+        if parametrize._cache_enabled:
+            key = (id(self), tensor)
+            kept: Any = parametrize._cache
+            if key not in kept:
+                kept[key] = lists[tensor]()
+            return kept[key]
+        return lists[tensor]()
+
+    def assign(self: nn.Module, effective: Tensor) -> None:
+        transform = transform_of(self, tensor)
+        if not isinstance(transform, Transform):
+            self.parametrizations[tensor].right_inverse(effective)  # type: ignore[index,union-attr,operator]
+            return
+        raw = raw_parameter(self, tensor)
+        if effective.shape != raw.shape:
+            raise ValueError(
+                f"{tensor} has shape {tuple(raw.shape)}, it cannot be set to a tensor of shape {tuple(effective.shape)}"
+            )
+        with torch.no_grad():
+            raw.copy_(transform.raw_for(effective))
+
+    return property(read, assign)
+
+
+def _adopt_plain_tensor(module: nn.Module, tensor: str, state_dict: dict[str, Any], prefix: str) -> None:
+    """Let a checkpoint of the plain model load: its tensor is the raw one, our thresholds stay as they are."""
+    home = f"{prefix}parametrizations.{tensor}."
+    if prefix + tensor not in state_dict or home + "original" in state_dict:
+        return
+    state_dict[home + "original"] = state_dict.pop(prefix + tensor)
+    for key, value in transform_of(module, tensor).state_dict().items():
+        state_dict.setdefault(f"{home}0.{key}", value)

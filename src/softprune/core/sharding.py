@@ -1,0 +1,92 @@
+"""Reading whole tensors where FSDP2 keeps only a shard of each on a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from itertools import chain
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.func import functional_call
+
+from softprune.methods.base import Method, Target
+from softprune.methods.transforms import Transform
+
+
+def whole(t: Tensor) -> Tensor:
+    """The full tensor; for a shard this gathers, so every process must call it."""
+    return t.full_tensor() if isinstance(t, DTensor) else t
+
+
+def placed_like(t: Tensor, other: Tensor) -> Tensor:
+    """A whole tensor, which every process has, split like `other`."""
+    if not isinstance(other, DTensor):
+        return t
+    return distribute_tensor(t.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
+
+
+def sharded(target: Target) -> bool:
+    return isinstance(target.raw, DTensor)
+
+
+@torch.no_grad()
+def effective_weight(target: Target) -> Tensor:
+    """The tensor that the network uses now, whole and without gradient. It may share memory with the raw one."""
+    if not sharded(target):
+        return target.effective.detach()
+    transform = target.transform
+    tensors = chain(transform.named_parameters(), transform.named_buffers())
+    state = {name: whole(t.detach()) for name, t in tensors}
+    return functional_call(transform, state, (whole(target.raw.detach()),))
+
+
+@torch.no_grad()
+def settle(target: Target) -> None:
+    """Bring the transform in line with the weights of now. Gathers them only for a transform that looks at them."""
+    if type(target.transform).settle_ is not Transform.settle_:
+        target.transform.settle_(whole(target.raw.detach()))
+
+
+@torch.no_grad()
+def settled_weight(target: Target) -> Tensor:
+    """The effective weight after settling, without settling: to measure a training must not alter it."""
+    if type(target.transform).settle_ is Transform.settle_:
+        return effective_weight(target)
+    transform, raw = deepcopy(target.transform), whole(target.raw.detach())
+    transform.settle_(raw)
+    return transform(raw)
+
+
+def refuse_sharded(targets: tuple[Target, ...], what: str, instead: str) -> None:
+    for target in targets:
+        if sharded(target):
+            raise ValueError(f"{what} is not possible while {target.name} is sharded by FSDP2: {instead}")
+
+
+def refuse_split(targets: tuple[Target, ...], thresholds: int, shared: int) -> None:
+    """Raise if sharding has torn apart what several modules shared: each would go on with a copy of its own.
+
+    Args:
+        targets: the managed tensors.
+        thresholds: how many different thresholds there are.
+        shared: how many there were when the model was sparsified.
+    """
+    instead = "call fully_shard on one module that contains all places where it is used, not on the parts"
+    for target in targets:
+        raws = {id(module.parametrizations[tensor].original) for module, tensor in target.sites}  # type: ignore[index,union-attr]
+        if len(raws) > 1:
+            raise ValueError(f"fully_shard has split {target.name} into {len(raws)} parameters: {instead}")
+    if thresholds > shared:
+        raise ValueError(f"fully_shard has split a shared threshold ({shared} became {thresholds}): {instead}")
+
+
+def refuse_readers(parts: Mapping[Method, Sequence[Target]]) -> None:
+    for method, targets in parts.items():
+        if method.reads_weights:
+            refuse_sharded(
+                tuple(targets),
+                str(method),
+                "it looks at whole weights after each step; use DistributedDataParallel, or min_keep=0",
+            )

@@ -1,0 +1,241 @@
+"""The Sparsifier: the handle on a managed model, and the only object with state at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from softprune.budget.budget import Budget
+from softprune.budget.costs import Profile
+from softprune.core import bake as baking
+from softprune.core.attachment import Attachment, place_thresholds, refuse_optimizers, unchanged_on_error
+from softprune.core.checkpoint import load_folder, restore, save_folder, snapshot
+from softprune.core.collapse import Collapse, CollapseWatch, find_collapse, find_cut
+from softprune.core.diagnosis import Diagnosis, diagnose
+from softprune.core.forecast import Forecast
+from softprune.core.freeze import Freezable, freeze_
+from softprune.core.groups import param_groups
+from softprune.core.outlook import outlook
+from softprune.core.plan import Plan
+from softprune.core.sharding import refuse_readers, refuse_split, settle, settled_weight, sharded
+from softprune.methods.base import Context, Method, Target
+
+# Steps between two looks that cost a pass over the weights: silent channels, and thresholds that follow.
+INSPECT_EVERY = 100
+SETTLE_EVERY = 10
+
+O = TypeVar("O", bound=Optimizer)  # noqa: E741
+
+
+class Sparsifier:
+    """What `sparsify` returns. The model itself stays yours; this holds no tensor of it.
+
+    Attributes:
+        model: the managed model, the same object that was given.
+        method: the method as it was given; rules may have refined it for single tensors.
+        plan: what each tensor got; print it.
+        targets: the managed tensors.
+        step: optimizer steps completed since `attach` (continued by `load_state_dict`).
+        forecast: when sparsity will set in, computed by `attach`; None for methods without thresholds.
+    """
+
+    def __init__(self, model: nn.Module, method: Method, plan: Plan, profile: Profile) -> None:
+        self.model = model
+        self.method = method
+        self.plan = plan
+        self.profile = profile
+        self.targets: tuple[Target, ...] = tuple(p.target for p in plan.managed)
+        self.step = 0
+        self.total_steps: int | None = None
+        self.forecast: Forecast | None = None
+        self.frozen: Freezable | None = None
+        self._attachment: Attachment | None = None
+        self._watch = CollapseWatch()
+        # Rules make variants of the method; each variant's hooks see their own tensors.
+        self._parts: dict[Method, list[Target]] = {}
+        for planned in plan.managed:
+            if planned.method is not None:
+                self._parts.setdefault(planned.method, []).append(planned.target)
+        self._distinct_thresholds = len(self._thresholds())
+
+    # training
+
+    def param_groups(
+        self, *, weight_decay: float, norm_decay: float = 0.0, threshold_decay: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Parameter groups for any optimizer: "weight", "norm" (normalisation, biases) and "threshold".
+
+        Args:
+            weight_decay: for weights.
+            norm_decay: for normalisation parameters and biases. The paper decays them like the weights.
+            threshold_decay: for s; None takes weight_decay, as the paper does.
+        """
+        return param_groups(
+            self.model,
+            list(self._thresholds()),
+            weight_decay=weight_decay,
+            norm_decay=norm_decay,
+            threshold_decay=weight_decay if threshold_decay is None else threshold_decay,
+        )
+
+    def attach(
+        self,
+        *optimizers: O,
+        total_steps: int,
+        threshold_decay: float | None = None,
+        scheduler: Any = None,
+        steps_per_scheduler_step: int = 1,
+    ) -> O | tuple[O, ...]:
+        """Follow the steps of these optimizers; your loop stays as it is.
+
+        Thresholds that are in none of the optimizers (one built before `sparsify`) join the group of their weight.
+
+        Args:
+            optimizers: those that train the model.
+            total_steps: optimizer steps of the whole training.
+            threshold_decay: decay of s, for optimizers that do not hold the thresholds yet.
+            scheduler: the learning rate scheduler (or a callable from step to learning rate), for the forecast.
+            steps_per_scheduler_step: optimizer steps between two scheduler steps.
+
+        Returns:
+            The optimizer, or all of them.
+        """
+        self._refuse_finished()
+        if self._attachment is not None:
+            raise ValueError("optimizers are attached already: pass all of them in one call of attach()")
+        refuse_optimizers(optimizers, self.targets, total_steps)
+        thresholds = self._thresholds()
+        refuse_split(self.targets, len(thresholds), self._distinct_thresholds)
+        refuse_readers(self._parts)
+        with unchanged_on_error(optimizers):
+            place_thresholds(thresholds, optimizers, threshold_decay)
+            plan = (total_steps, scheduler, steps_per_scheduler_step)
+            self.forecast = outlook(self.targets, optimizers, *plan, done=self.step)
+        self.total_steps = total_steps
+        self._attachment = Attachment(optimizers, thresholds, before=self._before_step, after=self._after_step)
+        return optimizers[0] if len(optimizers) == 1 else optimizers
+
+    def freeze(self, what: Freezable = "support") -> None:
+        """Stop learning "thresholds", fix the "support" (which weights are zero), or the "budget" (how many).
+
+        DistributedDataParallel has counted on gradients for the thresholds: wrap the model in it anew.
+        """
+        self._refuse_finished()
+        freeze_(self.targets, what)
+        self.frozen = what
+
+    # reading
+
+    def measure(self) -> Budget:
+        """The densities of now, counted on the weights that the network uses."""
+        self._refuse_finished()
+        densities = {}
+        for target in self.targets:
+            effective = settled_weight(target)
+            densities[target.name] = int(torch.count_nonzero(effective)) / effective.numel()
+        return Budget(densities, profile=self.profile, source=f"measured at step {self.step}")
+
+    def diagnose(self) -> list[Diagnosis]:
+        """Per tensor: s, threshold, density, P, the L1 norm of the living weights, the balance of forces."""
+        self._refuse_finished()
+        attached = self._attachment
+        return diagnose(self.targets, attached.optimizers if attached else (), attached.seen if attached else {})
+
+    def check(self, example: Any = None) -> list[Collapse]:
+        """Look for dead tensors, dead channels and, with an example input, cut paths; warn about each once."""
+        self._refuse_finished()
+        found = find_collapse(self.targets)
+        if example is not None:
+            found += find_cut(self.model, self.targets, example)
+        self._watch.report(found)
+        return found
+
+    # leaving
+
+    def bake(self) -> nn.Module:
+        """The plain model with zeros in its weights: the same object, with its own classes and keys back."""
+        return self._finish(baking.bake)
+
+    def remove(self) -> nn.Module:
+        """The raw dense model back, as if `sparsify` had never been called, with the weights as trained."""
+        return self._finish(baking.remove)
+
+    # files
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that is not in `model.state_dict()`, as JSON-able data."""
+        return snapshot(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`. Call it before `model.load_state_dict`, since freezing changes the keys."""
+        restore(self, state)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model's raw state, this object's state and the budget into a folder; each file whole or not at all.
+
+        Of a sharded model all processes must call this; the first one writes.
+        """
+        self._refuse_finished()
+        save_folder(self, Path(folder))
+
+    def load(self, folder: str | Path) -> None:
+        """Continue from a folder that `save` wrote, in a model that was sparsified in the same way.
+
+        First build and attach the optimizers as in the run that saved, then call this, then load their states.
+        Nothing is changed if the folder does not fit.
+        """
+        self._refuse_finished()
+        load_folder(self, Path(folder))
+
+    # inside
+
+    def _thresholds(self) -> dict[nn.Parameter, tuple[str, nn.Parameter]]:
+        """Every learnable threshold, with its name and a weight that it acts on."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        owners: dict[nn.Parameter, tuple[str, nn.Parameter]] = {}
+        for method, targets in self._parts.items():
+            for target in targets:
+                for s in method.thresholds([target]):
+                    owners.setdefault(s, (names[s], target.raw))
+        return owners
+
+    def _context(self, targets: list[Target]) -> Context:
+        assert self._attachment is not None and self.total_steps is not None
+        return Context(self.step, self.total_steps, targets, self._attachment.optimizers)
+
+    def _before_step(self) -> None:
+        # bake(model) leaves the hooks behind; a plain model trains on without them.
+        if not self.targets[0].managed:
+            return
+        self._watch.read_gradients(self.targets)
+        for method, targets in self._parts.items():
+            method.before_step(self._context(targets))
+
+    def _after_step(self) -> None:
+        if not self.targets[0].managed:
+            return
+        self.step += 1
+        if self.frozen is None:
+            for method, targets in self._parts.items():
+                method.after_step(self._context(targets))
+        if self.step % SETTLE_EVERY == 0 or self.step == self.total_steps:
+            for target in self.targets:
+                settle(target)
+        if self.step % INSPECT_EVERY == 0 and not any(map(sharded, self.targets)):
+            self._watch.report(find_collapse(self.targets))
+
+    def _refuse_finished(self) -> None:
+        if not self.targets[0].managed:
+            raise ValueError("this model was baked or removed already: call sparsify again to go on")
+
+    def _finish(self, leave: Any) -> nn.Module:
+        self._refuse_finished()
+        model = leave(self.model)
+        if self._attachment is not None:
+            self._attachment.detach()
+        return model

@@ -1,0 +1,73 @@
+"""One file for tensors and facts: safetensors, with the facts as JSON in its header. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from softprune.budget.files import parse_json, write_whole
+
+FACTS, CHECKSUMS = "softprune", "crc32"
+
+
+def write_state(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write tensors and facts into one file, whole or not at all."""
+    separate = _separate(tensors)
+    # safetensors notices a file that is too short, but not one with a flipped bit.
+    checksums = {name: _checksum(t) for name, t in separate.items()}
+    header = {FACTS: json.dumps(dict(facts)), CHECKSUMS: json.dumps(checksums)}
+    write_whole(path, lambda part: save_file(separate, part, metadata=header))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write plain tensors into a safetensors file that any tool reads, whole or not at all."""
+    separate = _separate(tensors)
+    write_whole(path, lambda part: save_file(separate, part))
+
+
+def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts of a file that `write_state` wrote.
+
+    Raises:
+        ValueError: if the file is missing, damaged, or of another kind.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+    if FACTS not in header:
+        raise ValueError(f"{path} holds tensors alone, no softprune state: load them with model.load_state_dict")
+    expected = parse_json(header.get(CHECKSUMS, "{}"), f"the checksums of {path}")
+    broken = sorted(name for name, t in tensors.items() if expected.get(name) != _checksum(t))
+    if broken:
+        raise ValueError(f"{path} is damaged: the checksum of {broken[0]} is wrong ({len(broken)} tensors)")
+    return tensors, parse_json(header[FACTS], f"the header of {path}")
+
+
+def _checksum(t: Tensor) -> int:
+    return zlib.crc32(t.reshape(-1).view(torch.uint8).numpy()) if t.numel() else 0  # type: ignore[arg-type]
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous CPU tensors that share no memory: safetensors refuses tied weights and shared thresholds otherwise."""
+    owned: set[int] = set()
+    separate = {}
+    for name, t in tensors.items():
+        t = t.detach().cpu().contiguous()
+        if t.untyped_storage().data_ptr() in owned or t.numel() * t.element_size() != t.untyped_storage().nbytes():
+            t = t.clone(memory_format=torch.contiguous_format)
+        owned.add(t.untyped_storage().data_ptr())
+        separate[name] = t
+    return separate

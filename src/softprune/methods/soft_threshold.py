@@ -1,0 +1,132 @@
+"""STR: soft threshold weight reparameterization (Kusupati et al., ICML 2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from softprune.methods.base import Context, Method, Target
+from softprune.methods.registry import register
+from softprune.methods.transforms import SoftThreshold, Transform, threshold_dtype
+from softprune.ops import Backward, G, Sigmoid, masked
+
+PAPER_G = Sigmoid()
+GRANULARITIES = ("tensor", "filter", "weight", "global")
+
+
+@register("str")
+@dataclass(frozen=True)
+class STR(Method):
+    """Every weight tensor W is used as ``sign(W) * relu(|W| - g(s))``; the optimizer learns s with W.
+
+    Weight decay pulls s from s_init towards 0 and so raises the threshold, the gradient of the loss
+    holds it back, and each tensor comes to rest at a sparsity of its own.
+
+    Args:
+        s_init: where s starts. With sigmoid any value below -88.7 is a threshold of exactly 0 and only
+            sets how long it takes until sparsity sets in; `softprune.propose` finds it for your schedule.
+        g: threshold function; sigmoid as in the paper's convolutions, Exp as for its ranks.
+        granularity: one s per "tensor" (the paper's default), per "filter", per "weight", or one shared
+            by all tensors ("global").
+        backward: `masked` is the paper; `straight_through` and `annealed(fraction)` let pruned weights learn.
+        min_keep: weights that each tensor keeps whatever happens; 0 is the paper, where a tensor may die.
+
+    Deviations from the paper:
+        While the threshold is exactly 0 the operator is the identity, also in its derivative at w = 0.
+    State:
+        ``s`` in the transform of each tensor.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
+
+    s_init: float = -3200.0
+    g: G = PAPER_G
+    granularity: Literal["tensor", "filter", "weight", "global"] = "tensor"
+    backward: Backward = masked
+    min_keep: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.s_init, int | float) or not math.isfinite(self.s_init):
+            raise ValueError(f"s_init must be a finite number, got {self.s_init!r}")
+        if not isinstance(self.g, G):
+            raise TypeError(f"g must be one of softprune's functions, such as Sigmoid() or Exp(); got {self.g!r}")
+        if not isinstance(self.backward, Backward):
+            raise TypeError(f"backward must be masked, straight_through or annealed(fraction); got {self.backward!r}")
+        if self.granularity not in GRANULARITIES:
+            raise ValueError(f"granularity must be one of {', '.join(GRANULARITIES)}; got {self.granularity!r}")
+        if not isinstance(self.min_keep, int) or isinstance(self.min_keep, bool) or self.min_keep < 0:
+            raise ValueError(f"min_keep is a number of weights, 0 or more; got {self.min_keep!r}")
+
+    @property
+    def reads_weights(self) -> bool:
+        return self.min_keep > 0
+
+    def transform(self, target: Target) -> Transform:
+        w = target.raw
+        if w.device.type == "meta" and self.g.k == "auto":
+            raise ValueError(
+                f'{target.name} is on the meta device and has no weights to take k="auto" from: give k a number, '
+                "or sparsify after loading the weights"
+            )
+        s = torch.full(self._shape(target), self.s_init, dtype=threshold_dtype(w), device=w.device)
+        transform = SoftThreshold(nn.Parameter(s), self.g.resolve(w), backward=self.backward)
+        if self.min_keep and w.device.type != "meta":
+            transform.keep_at_least_(w, self.min_keep)
+        return transform
+
+    def _shape(self, target: Target) -> tuple[int, ...]:
+        w = target.raw
+        if self.granularity == "weight":
+            return tuple(w.shape)
+        if self.granularity == "filter":
+            axis = _filter_axis(target)
+            return tuple(n if d == axis else 1 for d, n in enumerate(w.shape))
+        return (1,)
+
+    def link(self, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:
+        # Tensors that a rule starts elsewhere have a threshold of their own, shared among them.
+        shared: dict[float, nn.Parameter] = {}
+        for name, transform in transforms.items():
+            method = methods[name]
+            if not (isinstance(method, STR) and method.granularity == "global"):
+                continue
+            assert isinstance(transform, SoftThreshold)
+            s = shared.setdefault(method.s_init, transform.s)
+            if transform.s.dtype != s.dtype or transform.s.device != s.device:
+                raise ValueError(
+                    "one global threshold needs all tensors in one dtype on one device, got "
+                    f"{s.dtype} on {s.device} and {transform.s.dtype} on {transform.s.device} for {name}; "
+                    'use granularity="tensor", or move the model first'
+                )
+            with torch.no_grad():
+                s.copy_(torch.minimum(s, transform.s))  # min_keep may have lowered one of them
+            transform.s = s
+
+    def thresholds(self, targets: Sequence[Target]) -> list[nn.Parameter]:
+        found = [t.transform.s for t in targets if isinstance(t.transform, SoftThreshold)]
+        return list(dict.fromkeys(s for s in found if s.requires_grad))
+
+    def after_step(self, ctx: Context) -> None:
+        if self.min_keep == 0:
+            return
+        for target in ctx.targets:
+            if isinstance(target.transform, SoftThreshold):
+                target.transform.keep_at_least_(target.raw, self.min_keep)
+
+
+def _filter_axis(target: Target) -> int:
+    """The dimension of the weight that runs over output channels."""
+    module = target.module
+    if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+        if module.groups > 1:
+            raise ValueError(
+                f"{target.name}: a grouped transposed convolution has no single dimension of output channels; "
+                'use granularity="tensor" or "weight" for it by a rule'
+            )
+        return 1
+    return 0

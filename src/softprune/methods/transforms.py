@@ -1,0 +1,158 @@
+"""The maps from a raw tensor to the one that the network uses; every tensor of a method lives in one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from softprune.ops import Backward, G, masked, shrink, soft_threshold
+
+
+class Transform(nn.Module):
+    """raw -> effective, of the same shape and dtype."""
+
+    @abstractmethod
+    def forward(self, w: Tensor) -> Tensor: ...
+
+    def raw_for(self, effective: Tensor) -> Tensor:
+        """A raw tensor that this transform maps to `effective`: what an assignment to the weight stores."""
+        return effective
+
+    def settle_(self, w: Tensor) -> None:
+        """Bring the state in line with the raw weights as they are now; most transforms have nothing to do."""
+
+
+def threshold_dtype(w: Tensor) -> torch.dtype:
+    """Thresholds are float32 at least: in bfloat16 an s of -3200 has a spacing of 16 and never moves."""
+    return torch.float64 if w.dtype == torch.float64 else torch.float32
+
+
+class _WideTensors(Transform):
+    """A transform whose floating point tensors stay float32 when the model is cast to half precision."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _WideTensors:  # noqa: FBT001, FBT002
+        def keep_wide(t: Tensor) -> Tensor:
+            moved = fn(t)
+            if moved.is_floating_point() and moved.dtype not in (torch.float32, torch.float64):
+                return t.to(moved.device)
+            return moved
+
+        super()._apply(keep_wide, recurse)
+        return self
+
+
+class SoftThreshold(_WideTensors):
+    """``S(w, s)`` with a learnable s.
+
+    State: the parameter ``s``, of a shape that broadcasts to that of w and has at least one dimension.
+    """
+
+    def __init__(self, s: nn.Parameter, g: G, *, backward: Backward = masked) -> None:
+        super().__init__()
+        self.s = s
+        self.g = g
+        self.backward_mode = backward
+
+    def forward(self, w: Tensor) -> Tensor:
+        return soft_threshold(w, self.s, self.g, backward=self.backward_mode)
+
+    def raw_for(self, effective: Tensor) -> Tensor:
+        return effective + effective.sign() * self.alpha.to(effective.dtype)
+
+    @property
+    def alpha(self) -> Tensor:
+        """The threshold g(s), without gradient."""
+        return self.g(self.s.detach())
+
+    @torch.no_grad()
+    def keep_at_least_(self, w: Tensor, count: int) -> bool:
+        """Lower s, and only if needed, until `count` weights (or all nonzero ones) survive; tell if it was.
+
+        A weight survives if |w| / alpha > 1. If the count-th largest of these ratios is r <= 1, every threshold
+        of the tensor is multiplied by just less than r: their proportions stay.
+        """
+        if int(torch.count_nonzero(self(w))) >= min(count, w.numel()):
+            return False
+        wanted = min(count, int(torch.count_nonzero(w)))
+        alpha = self.alpha.clamp_max(torch.finfo(self.s.dtype).max).double()
+        if wanted == 0 or not bool(alpha.any()):
+            return False
+        ratios = (w.double().abs() / alpha).nan_to_num(nan=0.0)
+        ratio = torch.topk(ratios.flatten(), wanted).values[-1].clamp_max(1.0)
+        # Small enough to be no threshold, large enough that g.inverse is finite.
+        floor = torch.finfo(self.s.dtype).tiny * max(1.0, self.g.scale)
+        step = torch.finfo(self.s.dtype).eps
+        # Going through g and back rounds: go on in doubling steps until the count is there.
+        for _ in range(64):
+            lower = (alpha * ratio * (1.0 - min(step, 1.0))).clamp_min(floor)
+            self.s.copy_(torch.minimum(self.s, self.g.inverse(lower).to(self.s.dtype)))
+            if int(torch.count_nonzero(self(w))) >= wanted:
+                break
+            step *= 2
+        return True
+
+    def extra_repr(self) -> str:
+        return f"s={tuple(self.s.shape)}, g={self.g}, backward={self.backward_mode}"
+
+
+class HeldThreshold(_WideTensors):
+    """The soft threshold that keeps a given number of weights: s no longer learns, alpha follows the weights.
+
+    State: buffers ``alpha`` (as the s it came from) and ``kept``, the number of weights to keep.
+    """
+
+    def __init__(self, alpha: Tensor, kept: int, *, backward: Backward = masked) -> None:
+        super().__init__()
+        self.register_buffer("alpha", alpha.detach().clone())
+        self.register_buffer("kept", torch.tensor(kept, device=alpha.device))
+        self.backward_mode = backward
+
+    alpha: Tensor
+    kept: Tensor
+
+    def forward(self, w: Tensor) -> Tensor:
+        return shrink(w, self.alpha, backward=self.backward_mode)
+
+    def raw_for(self, effective: Tensor) -> Tensor:
+        return effective + effective.sign() * self.alpha.to(effective.dtype)
+
+    @torch.no_grad()
+    def settle_(self, w: Tensor) -> None:
+        """Move alpha so that `kept` weights survive (fewer where equal weights sit at the border).
+
+        Where as many survive already it stays: moving it would change what the network computes for nothing.
+        """
+        if int(torch.count_nonzero(self(w))) == int(self.kept):
+            return
+        pruned = w.numel() - int(self.kept)
+        size = w.abs().to(self.alpha.dtype)
+        if pruned <= 0:
+            self.alpha.zero_()
+        elif self.alpha.numel() == 1:
+            # The largest weight that goes: exactly those above it stay.
+            self.alpha.fill_(torch.kthvalue(size.flatten(), pruned).values)
+        else:
+            # All thresholds move by the margin of the last weight that goes. In float64 this is exact, and rounding
+            # back to alpha's dtype cannot put a weight that goes above its threshold again.
+            alpha = self.alpha.double()
+            margin = torch.kthvalue((size.double() - alpha).flatten(), pruned).values
+            self.alpha.copy_((alpha + margin).clamp_min_(0.0))
+
+
+class Masked(Transform):
+    """``w * mask`` with a fixed mask; pruned weights receive no gradient and stay zero.
+
+    State: the bool buffer ``mask``; it is updated in place, its identity never changes.
+    """
+
+    mask: Tensor
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask.detach().to(torch.bool).clone())
+
+    def forward(self, w: Tensor) -> Tensor:
+        return torch.where(self.mask, w, 0.0)

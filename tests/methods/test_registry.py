@@ -1,0 +1,93 @@
+"""Methods as plain data, there and back."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softprune.methods import STR, KeepZeros, from_config, method_names, register, to_config
+from softprune.methods.registry import _METHODS
+from softprune.ops import Backward, Custom, Exp, G, Sigmoid, Softplus
+
+numbers = st.floats(1e-6, 1e6, allow_nan=False)
+scales = st.one_of(numbers, st.integers(1, 9), st.just("auto"))
+functions = st.builds(lambda kind, k: kind(k), st.sampled_from([Sigmoid, Exp, Softplus]), scales)
+strs = st.builds(
+    STR,
+    s_init=st.one_of(st.floats(-1e5, 1e5, allow_nan=False), st.integers(-9999, 0)),
+    g=functions,
+    granularity=st.sampled_from(["tensor", "filter", "weight", "global"]),
+    backward=st.builds(Backward, st.floats(0, 1)),
+    min_keep=st.integers(0, 10**6),
+)
+
+
+@given(strs)
+def test_round_trip_through_json(method):
+    config = json.loads(json.dumps(to_config(method)))
+    assert from_config(config) == method
+    assert to_config(from_config(config)) == config
+
+
+def test_defaults_are_left_out():
+    assert to_config(STR()) == {"method": "str"}
+    assert to_config(STR(s_init=-5.0, g=Exp(2.0), backward=Backward(0.5), min_keep=1)) == {
+        "method": "str",
+        "s_init": -5.0,
+        "g": {"g": "exp", "k": 2.0},
+        "backward": {"leak": 0.5},
+        "min_keep": 1,
+    }
+    assert from_config({"method": "keep-zeros"}) == KeepZeros()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "unknown method None; known are keep-zeros, str"),
+        ({"method": "strr"}, "unknown method 'strr'"),
+        ({"method": "str", "s_int": 1.0}, "no field s_int; it has backward, g, granularity, min_keep, s_init"),
+        ({"method": "str", "g": {"g": "tanh"}}, "unknown g 'tanh'; known are sigmoid, exp, softplus"),
+        ({"method": "str", "g": {"g": "exp", "scale": 2}}, "cannot read the value"),
+        ({"method": "str", "backward": {"leaks": 0.5}}, "cannot read the value"),
+        ({"method": "str", "backward": {"leak": 2.0}}, r"\[0, 1\]"),
+        ({"method": "str", "granularity": "row"}, "granularity"),
+        ({"method": "str", "g": {"g": "exp", "k": -1}}, "positive"),
+    ],
+)
+def test_unknown_names_are_refused(config, message):
+    with pytest.raises(ValueError, match=message):
+        from_config(config)
+
+
+@dataclass(frozen=True)
+class Own(G):
+    def _shape(self, s):
+        return torch.exp(s)
+
+    def _shape_inverse(self, a):
+        return torch.log(a)
+
+
+def test_functions_cannot_be_written():
+    with pytest.raises(ValueError, match="Custom g holds Python functions"):
+        to_config(STR(g=Custom()))
+    with pytest.raises(ValueError, match="Own is not one of sigmoid, exp, softplus"):
+        to_config(STR(g=Own()))
+
+
+def test_names_are_unique_and_methods_registered():
+    assert {"str", "keep-zeros"} <= set(method_names())
+    with pytest.raises(ValueError, match="'str' exists already: STR"):
+        register("str")(KeepZeros)
+    assert _METHODS["str"] is STR
+
+    @dataclass(frozen=True)
+    class Unregistered(KeepZeros):
+        pass
+
+    with pytest.raises(ValueError, match="Unregistered is not registered"):
+        to_config(Unregistered())

@@ -1,0 +1,133 @@
+"""The transforms: the floor under a threshold, the held budget, the mask."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from softprune.methods.transforms import HeldThreshold, Masked, SoftThreshold
+from softprune.ops import Exp, Sigmoid, Softplus
+
+ALL_G = [Sigmoid(), Exp(), Softplus(), Sigmoid(0.25), Exp(1e3), Softplus(1e-3)]
+
+
+def soft(s, g=None):
+    return SoftThreshold(nn.Parameter(torch.as_tensor(s, dtype=torch.float32)), g or Sigmoid())
+
+
+def test_raw_for_is_undone_by_forward():
+    transform = soft([0.0])  # alpha = 0.5
+    wanted = torch.tensor([1.0, -0.25, 0.0])
+    assert torch.equal(transform.raw_for(wanted), torch.tensor([1.5, -0.75, 0.0]))
+    assert torch.equal(transform(transform.raw_for(wanted)), wanted)
+
+
+def test_the_floor_by_hand():
+    # alpha = sigmoid(2) = 0.88 kills all; the second largest is 0.5, so alpha ends just below 0.5: s just below 0.
+    transform, w = soft([2.0]), torch.tensor([0.1, -0.5, 0.7, 0.3])
+    assert transform.keep_at_least_(w, 2)
+    assert torch.equal(transform(w) != 0, torch.tensor([False, True, True, False]))
+    assert -1e-5 < transform.s.item() < 0
+
+
+def test_the_floor_is_left_alone_when_it_holds():
+    transform, w = soft([0.0]), torch.tensor([0.1, -0.6, 0.7, 0.3])
+    assert not transform.keep_at_least_(w, 2)
+    assert transform.s.item() == 0.0
+    assert not transform.keep_at_least_(w, 0)
+
+
+@pytest.mark.parametrize("g", ALL_G, ids=str)
+@pytest.mark.parametrize("shape", [(1,), (4, 1), (4, 6)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("count", [1, 5, 24, 99])
+def test_the_floor_for_every_g_shape_and_dtype(g, shape, dtype, count):
+    w = torch.randn(4, 6).to(dtype)
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    transform = SoftThreshold(nn.Parameter(g.inverse(torch.full(shape, 0.999 * g.scale, dtype=wide))), g)
+    with torch.no_grad():
+        transform.s.add_(torch.rand_like(transform.s) * 3)
+    before = transform.s.detach().clone()
+    kept = int(transform(w).count_nonzero())
+    lowered = transform.keep_at_least_(w, count)
+    after = int(transform(w).count_nonzero())
+    wanted = min(count, 24)
+    assert after >= wanted
+    assert lowered == (kept < wanted)
+    assert bool((transform.s <= before).all()) and bool(torch.isfinite(transform.s).all())
+    if not lowered:
+        assert torch.equal(transform.s, before)
+
+
+def test_a_floor_above_the_number_of_nonzero_weights():
+    w = torch.tensor([0.0, 0.5, 0.0, -0.25])
+    transform = soft([3.0])
+    assert transform.keep_at_least_(w, 3)
+    assert int(transform(w).count_nonzero()) == 2
+    s = transform.s.item()
+    assert math.isfinite(s)
+    assert not transform.keep_at_least_(torch.zeros(4), 3) and transform.s.item() == s
+
+
+def test_the_held_threshold_follows_the_weights_by_hand():
+    held = HeldThreshold(torch.tensor([0.5]), kept=2)
+    w = torch.tensor([0.1, -0.9, 0.6, 0.8])
+    held.settle_(w)
+    assert held.alpha.item() == pytest.approx(0.6)
+    assert torch.equal(held(w) != 0, torch.tensor([False, True, False, True]))
+    held.settle_(torch.tensor([0.2, -1.9, 0.3, 0.5]))  # one is left above 0.6: the second comes back
+    assert held.alpha.item() == pytest.approx(0.3)
+    held.settle_(torch.tensor([5.0, -0.9, 4.0, 0.8]))
+    assert held.alpha.item() == pytest.approx(0.9)
+
+
+def test_the_held_threshold_stays_where_the_count_is_right():
+    held = HeldThreshold(torch.tensor([0.5]), kept=2)
+    held.settle_(torch.tensor([0.1, -0.9, 0.4, 0.8]))
+    assert held.alpha.item() == 0.5
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**31), st.integers(0, 48), st.sampled_from([(1,), (8, 1), (8, 6)]), st.floats(0.01, 100.0))
+def test_the_held_threshold_keeps_the_count(seed, kept, shape, scale):
+    generator = torch.Generator().manual_seed(seed)
+    held = HeldThreshold(torch.rand(shape, generator=generator) * scale / 2, kept=kept)
+    for _ in range(4):
+        w = torch.randn(8, 6, generator=generator) * scale
+        held.settle_(w)
+        assert int(held(w).count_nonzero()) == kept
+        assert bool((held.alpha >= 0).all())
+
+
+def test_the_held_threshold_keeps_fewer_where_weights_are_equal():
+    held = HeldThreshold(torch.tensor([0.5]), kept=2)
+    w = torch.tensor([0.7, 0.7, 0.7, 0.1])
+    held.settle_(w)
+    assert int(held(w).count_nonzero()) == 0
+
+
+@pytest.mark.parametrize("build", [lambda: soft([-2.0]), lambda: HeldThreshold(torch.tensor([0.1]), kept=3)])
+def test_casts_leave_thresholds_wide(build):
+    transform = build()
+    for cast in ("half", "bfloat16"):
+        getattr(transform, cast)()
+        assert {t.dtype for t in transform.state_dict().values()} <= {torch.float32, torch.int64}
+    transform.double()
+    assert torch.float64 in {t.dtype for t in transform.state_dict().values()}
+
+
+def test_the_mask_keeps_zeros_and_passes_the_rest():
+    mask = torch.tensor([True, False, True])
+    transform = Masked(mask)
+    w = torch.tensor([1.0, 2.0, float("-inf")], requires_grad=True)
+    out = transform(w)
+    assert torch.equal(out, torch.tensor([1.0, 0.0, float("-inf")]))
+    (out[:2] * torch.tensor([3.0, 4.0])).sum().backward()
+    assert torch.equal(w.grad, torch.tensor([3.0, 0.0, 0.0]))
+    mask.fill_(True)
+    assert not transform.mask.all()
+    assert torch.equal(copy.deepcopy(transform).mask, transform.mask)
