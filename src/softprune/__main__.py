@@ -1,0 +1,5 @@
+"""`python -m softprune`."""
+
+from softprune.cli import main
+
+main()

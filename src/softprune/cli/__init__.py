@@ -1,0 +1,40 @@
+"""The command line: parse, call one function, print. No logic, and nothing heavy is imported until a command runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from softprune.cli import budget, model, training
+from softprune.cli.terminal import console, errors
+
+app = typer.Typer(
+    help="Learn sparse networks with trainable thresholds, and read, compare and reuse the budgets they find.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(budget.app, name="budget")
+app.add_typer(training.config_app, name="config")
+for command in (training.demo, training.train, training.recipes, training.evaluate, training.bake, model.profile):
+    app.command()(command)
+app.command("import-str")(model.import_str)
+
+
+@app.callback(invoke_without_command=True)
+def _root(*, version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if version:
+        from softprune import __version__
+
+        console.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; input that cannot work ends in one clear sentence, not in a traceback."""
+    try:
+        app()
+    except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:
+        errors.print(f"[bold red]error:[/] {str(error).replace('[', chr(92) + '[')}", highlight=False, soft_wrap=True)
+        sys.exit(1)

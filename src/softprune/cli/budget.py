@@ -1,0 +1,113 @@
+"""Commands about budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+
+from softprune.cli.model import InputShape, ModelName, count
+from softprune.cli.terminal import console, number, table
+
+if TYPE_CHECKING:
+    from softprune.budget.budget import Budget
+
+app = typer.Typer(
+    help="Budgets: how much of each tensor is kept. A budget is named by a .json or .csv file, a run folder, or a "
+    "published name such as resnet50/str-90.23.",
+    no_args_is_help=True,
+)
+Where = Annotated[str, typer.Argument(help="File, run folder or published name.")]
+
+
+@app.command("list")
+def list_published() -> None:
+    """List the published budgets."""
+    from softprune.budget import zoo
+
+    rows = table("name", "method", "sparsity", "note")
+    for entry in zoo():
+        rows.add_row(entry.name, entry.method, f"{entry.sparsity:.2%}", entry.note)
+    console.print(rows)
+
+
+@app.command()
+def show(where: Where) -> None:
+    """Show a budget tensor by tensor."""
+    from softprune import Budget
+
+    print_budget(Budget.load(where))
+
+
+@app.command()
+def compare(first: Where, second: Where) -> None:
+    """Set two budgets of one network side by side."""
+    from softprune import Budget
+
+    comparison = Budget.load(first).compare(Budget.load(second))
+    rows = table("tensor", "weights", "MACs", first, second, "difference")
+    for row in comparison.rows:
+        a, b = 1 - row.density_a, 1 - row.density_b
+        rows.add_row(row.name, number(row.params), number(row.macs), f"{a:.2%}", f"{b:.2%}", f"{b - a:+.2%}")
+    if comparison.total_a and comparison.total_b:
+        one, two = comparison.total_a, comparison.total_b
+        gap = two.overall - one.overall
+        rows.add_section()
+        rows.add_row("overall", "", "", f"{one.overall:.2%}", f"{two.overall:.2%}", f"{gap:+.2%}")
+        rows.add_row("weights left", "", "", number(one.params), number(two.params), f"{two.params - one.params:+,}")
+        rows.add_row("MACs left", "", "", number(one.macs), number(two.macs), "")
+    console.print(rows)
+
+
+@app.command()
+def allocate(
+    model: ModelName,
+    sparsity: Annotated[float | None, typer.Option(help="Fraction of zeros, in (0, 1).")] = None,
+    params: Annotated[float | None, typer.Option(help="Weights to keep.")] = None,
+    flops: Annotated[float | None, typer.Option(help="Multiply-adds to keep.")] = None,
+    by: Annotated[Literal["uniform", "erk"], typer.Option(help="How to share it out.")] = "uniform",
+    dense: Annotated[list[str] | None, typer.Option(help="Tensor or glob to keep dense; may be repeated.")] = None,
+    shape: InputShape = None,
+    out: Annotated[Path | None, typer.Option(help="Write the budget to this .json or .csv file.")] = None,
+) -> None:
+    """Share a total out over the tensors of a network: the same density everywhere, or Erdos-Renyi-kernel (ERK)."""
+    from softprune import Flops, Params, Sparsity, erk, uniform
+
+    wishes = ((Sparsity, sparsity), (Params, params), (Flops, flops))
+    goals: list[Any] = [kind(value) for kind, value in wishes if value is not None]
+    if len(goals) != 1:
+        raise ValueError(f"name one goal, --sparsity, --params or --flops; got {len(goals)}")
+    share = {"uniform": uniform, "erk": erk}[by]
+    budget = share(count(model, shape), goals[0], dense=tuple(dense or ()))
+    print_budget(budget)
+    if out is not None:
+        budget.save(out)
+        console.print(f"wrote {out}", highlight=False)
+
+
+def print_budget(budget: Budget, *, thresholds: dict[str, float] | None = None) -> None:
+    """The budget as a table; with a column of thresholds where they are known."""
+    middle = [] if thresholds is None else ["threshold"]
+    rows = table("tensor", "weights", "MACs", *middle, "sparsity")
+    profile = budget.profile
+    for name in budget:
+        cost = profile[name] if profile else None
+        macs = cost.macs if cost and profile and profile.counted else None
+        alpha = [] if thresholds is None else [f"{thresholds[name]:.5f}"]
+        rows.add_row(name, number(cost.params if cost else None), number(macs), *alpha, f"{budget.sparsity(name):.2%}")
+    if profile is not None:
+        _add_totals(rows, budget, gap=[""] * len(middle))
+    console.print(rows)
+
+
+def _add_totals(rows: Table, budget: Budget, *, gap: list[str]) -> None:
+    profile = budget.profile
+    assert profile is not None
+    total, left = (profile.total_macs(), budget.macs()) if profile.counted else (None, None)
+    rows.add_section()
+    rows.add_row("overall", number(profile.params), number(total), *gap, f"{budget.overall:.2%}")
+    if len(budget) > 1:
+        rows.add_row("without the classifier", "", "", *gap, f"{budget.backbone:.2%}")
+    rows.add_row("left", number(budget.params), number(left), *gap, "")

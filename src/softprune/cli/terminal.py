@@ -1,0 +1,85 @@
+"""What a person sees: tables, the live view of a run, plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+console = Console()
+errors = Console(stderr=True)
+
+LEFT_ALIGNED = ("note", "method", "what it is", "cost", "shape")
+
+
+def table(first: str, *columns: str) -> Table:
+    """An empty table; columns of numbers are aligned to the right."""
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    made.add_column(first, no_wrap=True)
+    for column in columns:
+        made.add_column(column, justify="left" if column in LEFT_ALIGNED else "right")
+    return made
+
+
+def number(value: float | int | None) -> str:
+    """A count with separators, or a dash."""
+    return "-" if value is None else f"{value:,}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
+
+
+class LiveView:
+    """The observer behind the progress bar. On a terminal a live bar, elsewhere one line per epoch.
+
+    Args:
+        quiet: show notes only.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console)
+        self._live = console.is_terminal and not quiet
+        self._quiet = quiet
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> LiveView:
+        if self._live:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._bar.stop()
+
+    def on_step(self, progress: object) -> None:
+        from softprune.train.observer import Progress as State
+
+        if not self._live or not isinstance(progress, State):
+            return
+        if self._task is None:
+            self._task = self._bar.add_task("", total=progress.total_steps)
+        words = f"epoch {progress.epoch}/{progress.epochs}  loss {progress.loss:.3f}"
+        if progress.accuracy is not None:
+            words += f"  accuracy {progress.accuracy:.2%}"
+        if progress.sparsity is not None:
+            words += f"  sparsity {progress.sparsity:.2%}"
+        self._bar.update(self._task, completed=progress.step, description=words)
+
+    def on_metrics(self, metrics: Mapping[str, float | int | str]) -> None:
+        if self._live or self._quiet or metrics["kind"] != "epoch":
+            return
+        words = f"epoch {int(metrics['epoch']) + 1}  step {metrics['step']}  accuracy {float(metrics['accuracy']):.2%}"
+        if "sparsity" in metrics:
+            words += f"  sparsity {float(metrics['sparsity']):.2%}"
+        console.print(f"{words}  {float(metrics['seconds']):.0f} s", highlight=False)
+
+    def on_note(self, text: str) -> None:
+        console.print(escape(text), highlight=False, soft_wrap=True)

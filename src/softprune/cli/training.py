@@ -1,0 +1,169 @@
+"""Commands that train, and what belongs to it: configurations, recipes, evaluation, baking."""
+
+# ruff: noqa: FBT002 - typer makes options of them
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from softprune.cli.budget import print_budget
+from softprune.cli.terminal import LiveView, console, percent, table
+
+if TYPE_CHECKING:
+    from softprune.train.run import Outcome
+
+config_app = typer.Typer(help="Configurations of a run: show, check, and the schema.", no_args_is_help=True)
+
+Where = Annotated[str | None, typer.Argument(help="A YAML file, or a recipe such as digits/str.")]
+Changes = Annotated[list[str] | None, typer.Argument(help="Changes such as optimizer.lr=0.1 or method.s_init=-100.")]
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
+
+
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Run folder to write; a new one under runs/ by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
+) -> None:
+    """Train a small sparse CNN with STR on handwritten digits (about a minute, no download)."""
+    train("digits/str", [f"seed={seed}", "name=demo"], out=out)
+
+
+def train(
+    config: Where = None,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; a new one under runs/ by default.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue this run folder from its last checkpoint.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan; needs no data and little memory.")
+    ] = False,
+    time_steps: Annotated[int | None, typer.Option("--time", help="Measure this many steps, estimate the run.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print notes and the result only.")] = False,
+) -> None:
+    """Train a network from a configuration or a recipe, alone or under torchrun.
+
+    softprune train digits/str
+
+    softprune train my.yaml optimizer.lr=0.1 seed=1 --out runs/mine
+
+    softprune train --resume runs/mine
+
+    torchrun --nproc-per-node 4 -m softprune train resnet50/str-90.23 data.root=/data/imagenet
+    """
+    from softprune.train.config import RunConfig
+
+    if resume is not None:
+        if config is not None or changes or dry_run or time_steps:
+            raise ValueError("--resume takes the run folder alone: the configuration is in it")
+        from softprune.train.run import resume as go_on
+
+        with _view(quiet=quiet) as view:
+            _report(go_on(resume, observer=view))
+        return
+    if config is None:
+        raise ValueError("name a YAML file or a recipe (softprune recipes lists them), or --resume a run folder")
+    settings = RunConfig.load(config, changes or ())
+    if dry_run:
+        from softprune.train.rehearsal import rehearse
+
+        console.print(escape(rehearse(settings)), highlight=False, soft_wrap=True)
+        return
+    if time_steps is not None:
+        from softprune.train.stopwatch import time_steps as measure
+
+        console.print(escape(measure(settings, time_steps)), highlight=False, soft_wrap=True)
+        return
+    from softprune.train.run import train as begin
+
+    folder = out or Path("runs") / f"{settings.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with _view(quiet=quiet) as view:
+        _report(begin(settings, folder, observer=view))
+
+
+def recipes() -> None:
+    """List the recipes with what they should give and what they cost."""
+    from softprune.train.recipes import recipes as listed
+
+    rows = table("recipe", "accuracy", "sparsity", "cost", "what it is")
+    for info in listed():
+        expected = info.expected
+        rows.add_row(
+            info.name,
+            percent(expected.get("accuracy")),
+            percent(expected.get("sparsity")),
+            info.cost,
+            info.summary,
+        )
+    console.print(rows)
+
+
+def evaluate(
+    run: Run,
+    best: Annotated[bool, typer.Option("--best", help="The checkpoint of the best epoch, not the last one.")] = False,
+) -> None:
+    """Evaluate a run's last checkpoint on its test data."""
+    from softprune.train.trained import evaluate_run
+
+    score, budget = evaluate_run(run, best=best)
+    console.print(f"accuracy {score.accuracy:.2%}, loss {score.loss:.4f} on {score.samples:,} samples", highlight=False)
+    if budget is not None:
+        console.print(f"sparsity {budget.overall:.2%}, {budget.params:,} weights, {budget.macs():,} MACs left")
+
+
+def bake(
+    run: Run,
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, such as model.safetensors.")],
+    best: Annotated[bool, typer.Option("--best", help="The checkpoint of the best epoch, not the last one.")] = False,
+) -> None:
+    """Write the plain sparse weights of a run, with the keys of the untouched network."""
+    from softprune.train.trained import bake_run
+
+    budget = bake_run(run, out, best=best)
+    zeros = f", {budget.overall:.2%} of the managed weights are zero" if budget is not None else ""
+    console.print(f"wrote {out}{zeros}", highlight=False)
+
+
+@config_app.command()
+def show(config: Where, changes: Changes = None) -> None:
+    """Print a configuration with every default written out."""
+    from softprune.train.config import RunConfig
+
+    typer.echo(RunConfig.load(config or "", changes or ()).dump(), nl=False)
+
+
+@config_app.command()
+def validate(config: Where, changes: Changes = None) -> None:
+    """Check a configuration; every problem is listed with its key and the nearest valid one."""
+    from softprune.train.config import RunConfig
+
+    settings = RunConfig.load(config or "", changes or ())
+    console.print(f"{config} is valid: {settings.name}", highlight=False)
+
+
+@config_app.command()
+def schema() -> None:
+    """Print the JSON schema of a configuration, for editors."""
+    from softprune.train.config import config_schema
+
+    typer.echo(json.dumps(config_schema(), indent=2))
+
+
+def _view(*, quiet: bool) -> LiveView:
+    return LiveView(quiet=quiet)
+
+
+def _report(outcome: Outcome) -> None:
+    from softprune.train.trained import last_thresholds
+
+    if not outcome.finished or not outcome.first:
+        return
+    budget = outcome.budget
+    if budget is not None:
+        print_budget(budget, thresholds=last_thresholds(outcome.folder))
+    last, best = outcome.result["last"], outcome.result["best"]
+    console.print(f"test accuracy {last['accuracy']:.2%} (best {best['accuracy']:.2%} after epoch {best['epoch'] + 1})")
+    console.print(f"run folder: {outcome.folder}", highlight=False)

@@ -1,0 +1,160 @@
+"""From a configuration to the objects of a run: model, sparsifier, optimizer, and what wraps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from softprune.budget.costs import Profile
+from softprune.budget.profiler import profile
+from softprune.core.groups import param_groups
+from softprune.core.proposal import Proposal, propose
+from softprune.core.sparsifier import Sparsifier
+from softprune.core.sparsify import sparsify
+from softprune.nn.catalog import build
+from softprune.train.config import RunConfig
+from softprune.train.config.rule import parse_match
+from softprune.train.learning_rate import schedule_function
+from softprune.train.processes import Processes
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of a run.
+
+    Attributes:
+        model: the network itself; its names are those in budgets and checkpoints.
+        runner: what the loop calls: the model, wrapped for several processes and compiled as configured.
+        sparsifier: None for a dense run.
+        profile: costs of the network.
+        optimizer: with its parameter groups.
+        average: an average of weights and thresholds, or None.
+        scaler: scales the loss in fp16; does nothing otherwise.
+        rate: learning rate of a global step.
+        steps_per_epoch: optimizer steps in an epoch.
+        total_steps: optimizer steps in the run.
+    """
+
+    model: nn.Module
+    runner: nn.Module
+    sparsifier: Sparsifier | None
+    profile: Profile
+    optimizer: torch.optim.Optimizer
+    average: AveragedModel | None
+    scaler: torch.amp.GradScaler
+    rate: Callable[[int], float]
+    steps_per_epoch: int
+    total_steps: int
+
+
+def assemble(
+    config: RunConfig, *, example_shape: tuple[int, ...], steps_per_epoch: int, processes: Processes
+) -> Assembly:
+    """Build everything; the initial weights depend on the seed alone.
+
+    Args:
+        config: a run whose length has been worked in (see `stretch`).
+        example_shape: of one input.
+        steps_per_epoch: optimizer steps in an epoch.
+        processes: where and among how many this one runs.
+    """
+    torch.manual_seed(config.seed)
+    model = build(config.model.name, config.model.args)
+    if config.distributed.sync_batchnorm and processes.world > 1:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    model.to(processes.device)
+    if config.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    total_steps = config.epochs * steps_per_epoch
+    rate = schedule_function(config, steps_per_epoch)
+    example = torch.zeros(example_shape, device=processes.device)
+    sparsifier, decay = None, None
+    if config.method is not None:
+        s_init, decay, _ = proposed(config, model, rate, total_steps)
+        sparsifier = sparsify(
+            model,
+            config.method.build(s_init),
+            skip=[parse_match(text) for text in config.skip],
+            rules=[rule.build() for rule in config.rules],
+            example=example,
+        )
+    average = None
+    if config.ema is not None:
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)
+    runner = _wrap(config, model, processes)
+    optimizer = make_optimizer(config, _groups(config, model, sparsifier, decay))
+    if sparsifier is not None:
+        sparsifier.attach(optimizer, total_steps=total_steps, scheduler=rate)
+    return Assembly(
+        model=model,
+        runner=torch.compile(runner) if config.compile else runner,  # type: ignore[arg-type]
+        sparsifier=sparsifier,
+        profile=sparsifier.profile if sparsifier else profile(model, example),
+        optimizer=optimizer,
+        average=average,
+        scaler=torch.amp.GradScaler(processes.device.type, enabled=config.precision == "fp16"),
+        rate=rate,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total_steps,
+    )
+
+
+def proposed(
+    config: RunConfig, model: nn.Module, rate: Callable[[int], float], total_steps: int
+) -> tuple[float | None, float | None, Proposal | None]:
+    """s_init and the decay of s where the configuration leaves them to be proposed, None where it does not."""
+    decay = config.optimizer.threshold_decay
+    proposes = config.method is not None and config.method.proposes
+    if not proposes and decay != "propose":
+        return None, decay, None
+    optimizer = make_optimizer(config, [{"params": list(model.parameters())}])
+
+    def proposal_for(push: float) -> Proposal:
+        onset = config.propose.onset
+        return propose(optimizer, total_steps=total_steps, scheduler=rate, push=push, onset=onset)
+
+    proposal = proposal_for(config.propose.push)
+    if decay == "propose":
+        decay = proposal.threshold_decay
+    else:
+        # The decay is given, so the push follows from it.
+        proposal = proposal_for((config.optimizer.weight_decay if decay is None else decay) * proposal.K)
+    return proposal.s_init if proposes else None, decay, proposal
+
+
+def make_optimizer(config: RunConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """The optimizer of a configuration on these parameter groups."""
+    given = config.optimizer
+    if given.name == "sgd":
+        return torch.optim.SGD(groups, lr=given.lr, momentum=given.momentum, nesterov=given.nesterov)
+    kind = torch.optim.AdamW if given.name == "adamw" else torch.optim.Adam
+    return kind(groups, lr=given.lr, betas=given.betas, eps=given.eps)
+
+
+def _groups(
+    config: RunConfig, model: nn.Module, sparsifier: Sparsifier | None, threshold_decay: float | None
+) -> list[dict[str, Any]]:
+    weight_decay, norm_decay = config.optimizer.weight_decay, config.optimizer.norm_decay
+    if sparsifier is None:
+        return param_groups(model, [], weight_decay=weight_decay, norm_decay=norm_decay, threshold_decay=0.0)
+    return sparsifier.param_groups(weight_decay=weight_decay, norm_decay=norm_decay, threshold_decay=threshold_decay)
+
+
+def _wrap(config: RunConfig, model: nn.Module, processes: Processes) -> nn.Module:
+    if processes.world == 1:
+        return model
+    if config.distributed.strategy == "ddp":
+        ids = [processes.device.index] if processes.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids)
+    for child in model.children():
+        if any(True for _ in child.parameters()):
+            fully_shard(child)
+    fully_shard(model)
+    return model

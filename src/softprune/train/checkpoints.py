@@ -1,0 +1,177 @@
+"""The checkpoints of a run: whole files only, the last few kept, none ever unpickled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from softprune.core.sharding import placed_like, whole
+from softprune.core.state_file import read_state, write_state
+from softprune.train.assembly import Assembly
+from softprune.train.processes import Processes
+
+FORMAT, VERSION = "softprune-checkpoint", 1
+BEST = "best.safetensors"
+
+
+class Checkpoints:
+    """The folder ``checkpoints`` of a run.
+
+    Args:
+        folder: where they are.
+        keep: how many of the regular ones to keep; the best one is kept beside them.
+    """
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def save(self, parts: Assembly, progress: Mapping[str, Any], processes: Processes, *, best: bool = False) -> Path:
+        """Write the state of the run. Every process takes part in gathering it, the first one writes."""
+        tensors, facts = _collect(parts, processes)
+        facts |= {"format": FORMAT, "version": VERSION, "progress": dict(progress)}
+        path = self.folder / (BEST if best else f"step-{progress['step']:09d}.safetensors")
+        problem = None
+        if processes.first:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_state(path, tensors, facts)
+                for old in self.regular()[: -self.keep]:
+                    old.unlink()
+            except OSError as error:
+                problem = f"could not write {path}: {error}; the checkpoints before it are intact"
+        problem = processes.from_first(problem)
+        if problem:
+            raise OSError(problem)
+        return path
+
+    def regular(self) -> list[Path]:
+        """The regular checkpoints, oldest first."""
+        return sorted(self.folder.glob("step-*.safetensors"))
+
+    def newest(self, notes: list[str]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The newest one that is whole; what is wrong with newer ones is added to `notes`."""
+        for path in reversed(self.regular()):
+            try:
+                return read_checkpoint(path)
+            except ValueError as error:
+                notes.append(f"{error}; going back to the checkpoint before it")
+        return None
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors, facts = read_state(path)
+    if facts.get("format") != FORMAT or facts.get("version") != VERSION:
+        kind, version = facts.get("format"), facts.get("version")
+        raise ValueError(f"{path} is {kind!r} version {version!r}; needed is {FORMAT!r} version {VERSION}")
+    return tensors, facts
+
+
+def _collect(parts: Assembly, processes: Processes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors = {f"model.{name}": whole(t) for name, t in parts.model.state_dict().items()}
+    if parts.average is not None:
+        tensors |= {f"average.{name}": whole(t) for name, t in parts.average.state_dict().items()}
+    numbers: dict[str, dict[str, float | int | bool | None]] = {}
+    for name, state in _optimizer_state(parts):
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{name}.{key}"] = whole(value)
+            else:
+                numbers.setdefault(name, {})[key] = value
+    facts = {
+        "optimizer": numbers,
+        "scaler": parts.scaler.state_dict(),
+        "sparsifier": parts.sparsifier.state_dict() if parts.sparsifier else None,
+        "random": _gather_random(processes),
+    }
+    return tensors, facts
+
+
+def restore(parts: Assembly, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], processes: Processes) -> None:
+    """Put a run back to where the checkpoint was made."""
+    if parts.sparsifier is not None:
+        parts.sparsifier.load_state_dict(facts["sparsifier"])
+    _load(parts.model, tensors, "model.")
+    if parts.average is not None:
+        _load(parts.average, tensors, "average.")
+    for name, parameter in _named(parts):
+        prefix = f"optimizer.{name}."
+        state: dict[str, Any] = dict(facts["optimizer"].get(name, {}))
+        for key in (k for k in tensors if k.startswith(prefix)):
+            value = tensors[key]
+            # Momentum and the like have the parameter's shape and lie where it lies; step counters do not.
+            if value.shape == parameter.shape:
+                value = placed_like(value.to(parameter.device), parameter)
+            state[key.removeprefix(prefix)] = value
+        if state:
+            parts.optimizer.state[parameter] = state
+    parts.scaler.load_state_dict(facts["scaler"])
+    _set_random(facts["random"], processes)
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, average: bool) -> None:
+    """The weights of a checkpoint in a model that is managed as it was then."""
+    _load(model, tensors, "average.module." if average else "model.")
+
+
+def _load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    mine = module.state_dict()
+    given = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+    module.load_state_dict({k: placed_like(t, mine[k]) if k in mine else t for k, t in given.items()})
+
+
+def _named(parts: Assembly) -> list[tuple[str, nn.Parameter]]:
+    """The parameters of the optimizer with their names in the model, each once."""
+    names = {id(p): name for name, p in parts.model.named_parameters()}
+    return [(names[id(p)], p) for group in parts.optimizer.param_groups for p in group["params"]]
+
+
+def _optimizer_state(parts: Assembly) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, parts.optimizer.state[p]) for name, p in _named(parts) if p in parts.optimizer.state]
+
+
+def _gather_random(processes: Processes) -> list[dict[str, Any]]:
+    """The random state of every process, as JSON."""
+    numpy_state = np.random.get_state(legacy=False)
+    assert isinstance(numpy_state, dict)
+    inner = numpy_state["state"]
+    mine = {
+        "torch": torch.get_rng_state().numpy().tobytes().hex(),
+        "python": random.getstate(),
+        "numpy": {"key": inner["key"].tolist(), "pos": int(inner["pos"]), "has_gauss": int(numpy_state["has_gauss"]),
+                  "gauss": float(numpy_state["gauss"])},
+    }  # fmt: skip
+    if processes.device.type == "cuda":
+        mine["cuda"] = torch.cuda.get_rng_state().numpy().tobytes().hex()
+    if processes.world == 1:
+        return [mine]
+    everyone: list[Any] = [None] * processes.world
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def _set_random(states: list[dict[str, Any]], processes: Processes) -> None:
+    # With another number of processes there is no state to continue; the seed of the run has been set.
+    if len(states) != processes.world:
+        return
+    mine = states[processes.rank]
+    torch.set_rng_state(_bytes(mine["torch"]))
+    if "cuda" in mine and processes.device.type == "cuda":
+        torch.cuda.set_rng_state(_bytes(mine["cuda"]))
+    version, internal, gauss = mine["python"]
+    random.setstate((version, tuple(internal), gauss))
+    saved = mine["numpy"]
+    np.random.set_state(
+        ("MT19937", np.array(saved["key"], dtype=np.uint32), saved["pos"], saved["has_gauss"], saved["gauss"])
+    )
+
+
+def _bytes(text: str) -> Tensor:
+    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)

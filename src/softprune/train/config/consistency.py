@@ -1,0 +1,111 @@
+"""Settings that are right by themselves and contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from softprune.train.config.learning import OptimizerConfig, ProposeConfig, ScheduleConfig
+from softprune.train.config.method import PROPOSE
+from softprune.train.config.problem import Problem, shown
+from softprune.train.config.section import Section
+from softprune.train.config.source import DATASETS, DataConfig
+
+if TYPE_CHECKING:
+    from softprune.train.config.run import RunConfig
+
+# Section, key -> the names that use the key. A value that nothing uses is a mistake, not a detail.
+_USED_BY: dict[tuple[str, str], tuple[str, ...]] = {
+    ("optimizer", "momentum"): ("sgd",),
+    ("optimizer", "nesterov"): ("sgd",),
+    ("optimizer", "betas"): ("adam", "adamw"),
+    ("optimizer", "eps"): ("adam", "adamw"),
+    ("schedule", "milestones"): ("step",),
+    ("schedule", "gamma"): ("step",),
+    ("schedule", "final"): ("cosine",),
+}
+
+
+def contradictions(config: RunConfig) -> list[Problem]:
+    """Everything in the configuration that cannot be meant."""
+    return [
+        *_unused(config),
+        *_optimizer(config.optimizer),
+        *_schedule(config.schedule, config.epochs),
+        *_batch(config),
+        *_data(config),
+        *_thresholds(config),
+    ]
+
+
+def _unused(config: RunConfig) -> Iterator[Problem]:
+    for (where, key), names in _USED_BY.items():
+        section: Section = getattr(config, where)
+        default, name = type(section).model_fields[key].default, getattr(section, "name", "")
+        if name not in names and getattr(section, key) != default:
+            yield Problem(
+                f"{where}.{key}",
+                f"{shown(getattr(section, key))} has no effect with {name}, only with {' and '.join(names)}; "
+                f"leave it out, or set it back to {shown(default)}",
+            )
+
+
+def _optimizer(optimizer: OptimizerConfig) -> Iterator[Problem]:
+    if optimizer.nesterov and optimizer.name == "sgd" and optimizer.momentum == 0:
+        yield Problem("optimizer.nesterov", "true needs momentum; set optimizer.momentum=0.9")
+
+
+def _schedule(schedule: ScheduleConfig, epochs: int) -> Iterator[Problem]:
+    if schedule.warmup_epochs > epochs:
+        yield Problem(
+            "schedule.warmup_epochs",
+            f"{schedule.warmup_epochs:g} is longer than the run of {epochs} epochs; shorten it too, "
+            "or use length, which scales both",
+        )
+    if schedule.per == "epoch" and not schedule.warmup_epochs.is_integer():
+        yield Problem(
+            "schedule.warmup_epochs",
+            f"{schedule.warmup_epochs:g} is no whole number, but the rate changes per epoch; "
+            "round it or set schedule.per=step",
+        )
+    if schedule.name == "step" and not schedule.milestones:
+        yield Problem("schedule.milestones", "a step schedule needs some, such as [30, 60, 90]")
+    marks = schedule.milestones
+    if schedule.name == "step" and (any(mark >= epochs for mark in marks) or list(marks) != sorted(marks)):
+        yield Problem("schedule.milestones", f"{shown(marks)} must rise and lie below the {epochs} epochs of the run")
+
+
+def _batch(config: RunConfig) -> Iterator[Problem]:
+    if config.batch % config.accumulate:
+        yield Problem("accumulate", f"{config.accumulate} does not divide the batch of {config.batch} evenly")
+
+
+def _data(config: RunConfig) -> Iterator[Problem]:
+    data = config.data
+    if data.name != "image-folder" and data.image_size != DataConfig.model_fields["image_size"].default:
+        yield Problem("data.image_size", f"{data.image_size} has no effect with {data.name}, only with image-folder")
+    if data.name not in DATASETS and (data.root is not None or data.subset is not None or not data.augment):
+        yield Problem("data", f"root, subset and augment have no effect on {data.name}, which makes its own data")
+
+
+def _thresholds(config: RunConfig) -> Iterator[Problem]:
+    # Without a method what is said about thresholds is kept, so that method=null alone turns a recipe dense.
+    if config.method is None or "s_init" not in config.method.settings:
+        return
+    optimizer = config.optimizer
+    if optimizer.threshold_decay is None and optimizer.weight_decay == 0:
+        yield Problem(
+            "optimizer.threshold_decay",
+            "null takes weight_decay, which is 0: s would never move and nothing become sparse; "
+            f"set optimizer.threshold_decay={PROPOSE}, or a number",
+        )
+    proposes = {"onset": config.method.proposes, "push": optimizer.threshold_decay == PROPOSE}
+    asked = {"onset": "method.s_init", "push": "optimizer.threshold_decay"}
+    for key, used in proposes.items():
+        default = ProposeConfig.model_fields[key].default
+        if not used and getattr(config.propose, key) != default:
+            yield Problem(
+                f"propose.{key}",
+                f"{getattr(config.propose, key):g} has no effect, because {asked[key]} is not {PROPOSE}; "
+                f"set {asked[key]}={PROPOSE}",
+            )

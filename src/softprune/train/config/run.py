@@ -1,0 +1,149 @@
+"""The configuration of a training run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from softprune.budget.files import read_text
+from softprune.train.config.consistency import contradictions
+from softprune.train.config.expected import ExpectedConfig
+from softprune.train.config.explanation import explain
+from softprune.train.config.learning import OptimizerConfig, ProposeConfig, ScheduleConfig
+from softprune.train.config.method import MethodConfig
+from softprune.train.config.problem import ConfigError, Problem, shown
+from softprune.train.config.process import CheckpointConfig, DistributedConfig, LogConfig
+from softprune.train.config.rule import RuleConfig, parse_match
+from softprune.train.config.section import FROM_LIST, Count, Positive, PositiveFraction, Section
+from softprune.train.config.source import DataConfig, ModelConfig
+from softprune.train.document import parse_yaml, write_yaml
+
+VERSION = 1
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # also the name of a folder
+
+
+class RunConfig(Section):
+    """Everything that decides a training run, in the order in which it is read."""
+
+    version: int = Field(default=VERSION, description="Version of this format.")
+    name: str = Field(default="run", description="Label of the run: letters, digits, dots, dashes, underscores.")
+    summary: str = Field(default="", description="One line about the run.")
+    seed: int = Field(default=0, ge=0, description="Seed of the initial weights and of the order of the data.")
+    model: ModelConfig = Field(description="The network.")
+    data: DataConfig = Field(description="The data.")
+    method: MethodConfig | None = Field(description="What makes the weights sparse; null trains a dense network.")
+    skip: Annotated[tuple[str, ...], FROM_LIST] = Field(
+        default=(), description="Tensors left dense, written like rules[].match; stronger than any rule."
+    )
+    rules: Annotated[tuple[RuleConfig, ...], FROM_LIST] = Field(default=(), description="Settings for some tensors.")
+    optimizer: OptimizerConfig = Field(description="How weights and thresholds are moved.")
+    schedule: ScheduleConfig = Field(default=ScheduleConfig(), description="The learning rate over the run.")
+    propose: ProposeConfig = Field(default=ProposeConfig(), description='What "propose" aims at.')
+    epochs: Count = Field(description="Passes over the training data.")
+    length: Positive = Field(
+        default=1.0,
+        description="Factor on epochs, warm-up and milestones; the decay of s is divided by it, so that s takes the "
+        "same course in a longer or shorter run.",
+    )
+    batch: Count = Field(description="Images per optimizer step, over all processes and accumulated parts.")
+    accumulate: Count = Field(default=1, description="Parts into which a batch is split to save memory.")
+    drop_last: bool = Field(default=False, description="Leave out an incomplete last batch of an epoch.")
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="Of the cross-entropy; the paper has 0.1."
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="fp32, or autocast to bf16 or fp16; weights and thresholds stay in float32."
+    )
+    channels_last: bool = Field(default=False, description="Store images and convolutions channels last.")
+    compile: bool = Field(default=False, description="Run the model through torch.compile.")
+    ema: PositiveFraction | None = Field(
+        default=None, description="Decay of an average of weights and thresholds to evaluate; null for none."
+    )
+    clip_norm: Positive | None = Field(default=None, description="Largest norm of the gradient of the weights.")
+    distributed: DistributedConfig = Field(default=DistributedConfig(), description="Several processes.")
+    checkpoint: CheckpointConfig = Field(default=CheckpointConfig(), description="When the state is written.")
+    log: LogConfig = Field(default=LogConfig(), description="What is written while training.")
+    threads: Count | None = Field(default=None, description="torch threads per process; null for torch's choice.")
+    expected: ExpectedConfig | None = Field(default=None, description="What the run should give.")
+
+    @field_validator("version")
+    @classmethod
+    def _readable(cls, version: int) -> int:
+        if version != VERSION:
+            raise ValueError(f"is {version}; this release reads version {VERSION}")
+        return version
+
+    @field_validator("name")
+    @classmethod
+    def _is_label(cls, name: str) -> str:
+        if not _LABEL.fullmatch(name):
+            raise ValueError(
+                f"{name!r} must begin with a letter or digit and hold only these, dots, dashes, underscores"
+            )
+        return name
+
+    @field_validator("skip")
+    @classmethod
+    def _matches(cls, skip: tuple[str, ...]) -> tuple[str, ...]:
+        for text in skip:
+            parse_match(text)
+        return skip
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        if problems := contradictions(self):
+            raise ConfigError(problems)
+        return self
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], *, origin: str = "the configuration") -> RunConfig:
+        """The configuration that plain data describe.
+
+        Args:
+            data: as read from YAML; short forms are allowed.
+            origin: what to call it in a message.
+
+        Raises:
+            ConfigError: with every problem, its dotted path, and the nearest valid key.
+        """
+        if not isinstance(data, Mapping):
+            raise ConfigError([Problem("", f"{shown(data)} is no mapping of keys to values")], origin=origin)
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise ConfigError(explain(error, cls), origin=origin) from None
+
+    @classmethod
+    def load(cls, where: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
+        """Read a file or a recipe, change some of it, and check the whole.
+
+        Args:
+            where: a YAML file, or the name of a recipe such as "resnet50/str-90.23".
+            overrides: "key=value" with dotted keys, such as "optimizer.lr=0.1"; values are YAML.
+
+        Raises:
+            ConfigError: with every problem found.
+
+        Example:
+            >>> RunConfig.load("digits/str", ["epochs=2"]).epochs
+            2
+        """
+        # Both build on this class.
+        from softprune.train.overrides import apply_overrides
+        from softprune.train.recipes import recipe_text
+
+        file = Path(where)
+        is_file = file.is_file() or file.suffix in (".yaml", ".yml")
+        origin = str(where) if is_file else f"recipe {where}"
+        data = parse_yaml(read_text(file) if is_file else recipe_text(str(where)), origin)
+        if isinstance(data, Mapping):
+            data = apply_overrides(data, overrides, origin=origin)
+        return cls.parse(data, origin=origin)
+
+    def dump(self) -> str:
+        """The configuration as YAML, with every default written out; `load` gives an equal one back."""
+        return write_yaml(self.model_dump(mode="json"))

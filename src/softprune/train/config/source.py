@@ -1,0 +1,56 @@
+"""Where the network and the data come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from softprune.nn.catalog import NETWORKS
+from softprune.train.config.problem import unknown_choice
+from softprune.train.config.section import Count, Named, is_factory
+
+DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "image-folder")
+_OWN = ", nor package.module:factory"
+
+
+class ModelConfig(Named):
+    """The network."""
+
+    name: str = Field(description="A network of softprune.nn.catalog, or package.module:factory of your own.")
+    args: dict[str, Any] = Field(default={}, description="Keyword arguments of the factory, such as num_classes.")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in NETWORKS and not is_factory(name):
+            raise ValueError(unknown_choice(name, list(NETWORKS), also=_OWN))
+        return name
+
+
+class DataConfig(Named):
+    """The data."""
+
+    name: str = Field(description=f"One of {', '.join(DATASETS)}, or package.module:factory of your own.")
+    root: str | None = Field(
+        default=None,
+        description="Folder that holds the files; null looks in ./data and where the system installs them.",
+    )
+    augment: bool = Field(
+        default=True,
+        description="Change training images at random in the way that suits the data set, such as crops and flips.",
+    )
+    subset: Count | None = Field(
+        default=None, description="Train on this many images only, classes balanced; null for all."
+    )
+    workers: int = Field(
+        default=0, ge=0, description="Processes that decode an image-folder; 0 decodes in the training process."
+    )
+    image_size: Count = Field(default=224, description="Side of the square images of image-folder.")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in DATASETS and not is_factory(name):
+            raise ValueError(unknown_choice(name, DATASETS, also=_OWN))
+        return name

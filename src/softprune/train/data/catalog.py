@@ -1,0 +1,98 @@
+"""The data sets by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from softprune.nn.catalog import load_factory
+from softprune.train.data.cifar import read_cifar10
+from softprune.train.data.digits import load_digits
+from softprune.train.data.image_folder import read_image_folder
+from softprune.train.data.indexed import IndexedSource
+from softprune.train.data.loader import LoaderSource
+from softprune.train.data.mnist import FASHION_MNIST, MNIST, read_mnist
+from softprune.train.data.origin import ORIGINS, unknown
+from softprune.train.data.samples import MemorySamples, Samples, SubsetSamples, balanced
+from softprune.train.data.source import Source
+
+DATA_SETS = tuple(ORIGINS)
+
+
+def open_data(
+    name: str,
+    *,
+    root: Path | str | None = None,
+    augment: bool = True,
+    subset: int | None = None,
+    workers: int = 0,
+    image_size: int = 224,
+) -> Source:
+    """Open a data set. Its files are checked now, so that a run does not fail later.
+
+    Args:
+        name: digits, mnist, fashion-mnist, cifar10, image-folder, or ``package.module:factory``. A factory is called
+            without arguments and returns a Source or a pair of loaders; root, subset and augment=False are refused.
+        root: the folder with the files; by default ``data``, and for Fashion-MNIST also the system's.
+        augment: change the training images at random, in the way that suits the data set (the digits: not at all).
+        subset: train on this many samples of a fixed permutation, the classes as equal as they can be.
+        workers: processes that decode an image folder; the other data sets lie in memory and need none.
+        image_size: side of the squares that an image folder gives.
+
+    Raises:
+        FileNotFoundError: if the files are not there, with the way to get them.
+        ValueError: if a file is not what it should be, or there is no such data set.
+
+    Example:
+        >>> source = open_data("digits", subset=100)
+        >>> images, labels = next(source.train_epoch(epoch=0, seed=0, batch=10))
+        >>> images.shape, source.steps(10, drop_last=False)
+        (torch.Size([10, 1, 8, 8]), 10)
+    """
+    folder = None if root is None else Path(root)
+    if ":" in name:
+        if root is not None or subset is not None or not augment:
+            raise ValueError(f"{name!r}: root, subset and augment are up to the factory")
+        return _made_by(name)
+    if name not in ORIGINS:
+        raise ValueError(unknown(name))
+    if workers < 0:
+        raise ValueError(f"workers is 0 or more; got {workers}")
+    classes, side, channels = 10, image_size, 3
+    train: Samples
+    test: Samples
+    if name == "image-folder":
+        train, test, names = read_image_folder(folder, augment=augment, image_size=image_size)
+        classes = len(names)
+    else:
+        train, test = _in_memory(name, folder, augment=augment)
+        channels, side = train.images.shape[1:3]
+    if subset is not None:
+        train = SubsetSamples(train, balanced(train.labels, subset))
+    return IndexedSource(
+        name,
+        train=train,
+        test=test,
+        classes=classes,
+        example_shape=(1, channels, side, side),
+        workers=workers if name == "image-folder" else 0,
+    )
+
+
+def _in_memory(name: str, root: Path | None, *, augment: bool) -> tuple[MemorySamples, MemorySamples]:
+    if name == "cifar10":
+        return read_cifar10(root, augment=augment)
+    if name == "digits":
+        digits = load_digits()
+        train = MemorySamples(digits.train_images, digits.train_labels)
+        return train, MemorySamples(digits.test_images, digits.test_labels)
+    return read_mnist(MNIST if name == "mnist" else FASHION_MNIST, root, augment=augment)
+
+
+def _made_by(name: str) -> Source:
+    """What ``package.module:factory`` returns, as a source."""
+    made = load_factory(name)()
+    if isinstance(made, Source):
+        return made
+    if isinstance(made, tuple | list) and len(made) == 2:
+        return LoaderSource(made[0], made[1], name=name)
+    raise TypeError(f"{name!r} returned a {type(made).__name__}, not a Source or a pair of loaders")

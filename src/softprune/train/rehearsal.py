@@ -1,0 +1,90 @@
+"""A dry run: the whole plan of a run, without its data and without memory for its weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from softprune.budget.profiler import profile
+from softprune.core.forecast import Forecast, forecast
+from softprune.core.outlook import onset_of
+from softprune.core.plan import Plan, plan
+from softprune.methods.transforms import SoftThreshold
+from softprune.nn.catalog import NETWORKS, build
+from softprune.train.assembly import make_optimizer, proposed
+from softprune.train.config import RunConfig
+from softprune.train.config.rule import parse_match
+from softprune.train.learning_rate import schedule_function
+from softprune.train.length import stretch
+
+# Training samples of the data sets whose size is fixed; an image folder is taken to be ImageNet-1K.
+SIZES = {"digits": 1_280, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000, "image-folder": 1_281_167}
+SHAPES = {"digits": (1, 1, 8, 8), "mnist": (1, 1, 28, 28), "fashion-mnist": (1, 1, 28, 28), "cifar10": (1, 3, 32, 32)}
+
+
+def rehearse(config: RunConfig) -> str:
+    """The plan of a run as text: costs, targets, schedule, and when sparsity will set in.
+
+    Data of your own are opened, since only they know their size; the others need not be there.
+    """
+    config = stretch(config)
+    samples, shape = _data(config)
+    per_epoch = samples // config.batch if config.drop_last else math.ceil(samples / config.batch)
+    total = per_epoch * config.epochs
+    with torch.device("meta"):
+        model = build(config.model.name, config.model.args)
+    costs = profile(model, torch.empty(shape, device="meta"))
+    rate = schedule_function(config, per_epoch)
+    lines = [
+        f"{config.name}: {config.model.name} on {config.data.name}, {samples:,} samples",
+        f"{total:,} steps: {config.epochs} epochs of {per_epoch:,} steps of {config.batch} samples",
+        f"learning rate {rate(0):.4g} at first, {max(rate(e * per_epoch) for e in range(config.epochs)):.4g} at most, "
+        f"{rate(total - 1):.4g} at last",
+        f"{costs.params:,} weights, {costs.macs:,} MACs for an input of {'x'.join(map(str, shape[1:]))}, "
+        f"{costs.pool_macs:,} more for average pools",
+    ]
+    if config.method is not None:
+        s_init, decay, proposal = proposed(config, model, rate, total)
+        decided = plan(
+            model,
+            config.method.build(s_init),
+            skip=[parse_match(text) for text in config.skip],
+            rules=[rule.build() for rule in config.rules],
+        )
+        lines += ["", str(decided), "", *([str(proposal)] if proposal else [])]
+        lines.append(str(_forecast(config, decided, decay, rate, total)))
+    return "\n".join(lines)
+
+
+def _data(config: RunConfig) -> tuple[int, tuple[int, ...]]:
+    name = config.data.name
+    if name not in SIZES:
+        from softprune.train.run import open_source
+
+        source = open_source(config)
+        return source.train_size, source.example_shape
+    if name == "image-folder":
+        side = config.data.image_size or NETWORKS["resnet50"].example_shape[-1]
+        shape: tuple[int, ...] = (1, 3, side, side)
+    else:
+        shape = SHAPES[name]
+    return config.data.subset or SIZES[name], shape
+
+
+def _forecast(
+    config: RunConfig, decided: Plan, decay: float | None, rate: Callable[[int], float], total: int
+) -> Forecast | str:
+    """The forecast for a threshold that stands for those on the meta device."""
+    first = decided.managed[0].transform
+    if not isinstance(first, SoftThreshold):
+        return ""
+    start = decided.managed[0].method
+    s = nn.Parameter(torch.full((1,), float(getattr(start, "s_init", 0.0))))
+    group = {"params": [s], "weight_decay": config.optimizer.weight_decay if decay is None else decay}
+    onset = onset_of(first.g)
+    if onset is None:
+        return ""
+    return forecast(make_optimizer(config, [group]), s=s, s_on=onset, total_steps=total, scheduler=rate)

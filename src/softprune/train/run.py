@@ -1,0 +1,153 @@
+"""A run from its configuration to its result; begun, or continued."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from softprune.budget.budget import Budget
+from softprune.train.assembly import assemble
+from softprune.train.checkpoints import restore
+from softprune.train.config import RunConfig
+from softprune.train.data.catalog import open_data
+from softprune.train.data.source import Source
+from softprune.train.length import stretch
+from softprune.train.observer import Observer, Silent
+from softprune.train.processes import Processes, join_processes
+from softprune.train.run_folder import CONFIG, RunFolder
+from softprune.train.trainer import Position, Trainer
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        folder: the run folder.
+        finished: False if a signal stopped it; then it can be continued.
+        first: whether this is the process that writes and prints.
+        result: what result.json holds; empty if it is not finished, and on other processes.
+        budget: the final one; None for a dense run.
+    """
+
+    folder: Path
+    finished: bool
+    first: bool
+    result: dict[str, Any]
+    budget: Budget | None
+
+
+def train(config: RunConfig, folder: Path, *, observer: Observer | None = None) -> Outcome:
+    """Train from the beginning, on as many processes as torchrun started.
+
+    Args:
+        config: of the run.
+        folder: a new run folder.
+        observer: who watches; called on the first process only.
+    """
+    return _go(config, folder, observer or Silent(), resume=False)
+
+
+def resume(folder: Path, *, observer: Observer | None = None) -> Outcome:
+    """Go on with a run from its last whole checkpoint; from the beginning if it has none.
+
+    On the same machine, versions, thread count and number of processes the result is the same, bit for bit, as
+    that of a run that was never stopped. With another number of processes it goes on at the same step.
+    """
+    RunFolder.open(folder)
+    return _go(RunConfig.load(folder / CONFIG), folder, observer or Silent(), resume=True)
+
+
+def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) -> Outcome:
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    with join_processes() as processes:
+        source = open_source(config)
+        _refuse_small_batches(config, source, processes)
+        run = _folder(config, folder, processes, resume=resume)
+        parts = assemble(
+            stretch(config),
+            example_shape=source.example_shape,
+            steps_per_epoch=source.steps(config.batch, drop_last=config.drop_last),
+            processes=processes,
+        )
+        trainer = Trainer(stretch(config), parts, source, run=run, processes=processes, observer=observer)
+        if resume:
+            _restore(trainer)
+        if processes.first and parts.sparsifier is not None and not resume:
+            observer.on_note(str(parts.sparsifier.forecast))
+        finished = trainer.train()
+        result = _result(trainer) if finished and processes.first else {}
+        if result:
+            run.write_result(result)
+        budget = parts.sparsifier.measure() if parts.sparsifier is not None else None
+        processes.wait()
+    return Outcome(folder, finished, processes.first, result, budget)
+
+
+def open_source(config: RunConfig) -> Source:
+    """The data of a configuration."""
+    given = config.data
+    more = {} if given.image_size is None else {"image_size": given.image_size}
+    return open_data(
+        given.name, root=given.root, augment=given.augment, subset=given.subset, workers=given.workers, **more
+    )
+
+
+def _folder(config: RunConfig, folder: Path, processes: Processes, *, resume: bool) -> RunFolder:
+    """The run folder, made by the first process; what is wrong with it is raised on all."""
+    problem = None
+    if processes.first and not resume:
+        try:
+            RunFolder.create(folder, config.dump(), seed=config.seed, world=processes.world)
+        except ValueError as error:
+            problem = str(error)
+    problem = processes.from_first(problem)
+    if problem:
+        raise ValueError(problem)
+    return RunFolder(folder)
+
+
+def _restore(trainer: Trainer) -> None:
+    notes: list[str] = []
+    found = trainer.checkpoints.newest(notes)
+    if found is not None:
+        tensors, facts = found
+        restore(trainer.parts, tensors, facts, trainer.processes)
+        trainer.position = Position(**facts["progress"])
+    step = trainer.position.step
+    if trainer.processes.first:
+        trainer.run.cut_back(step)
+        for note in notes:
+            trainer.observer.on_note(note)
+        trainer.observer.on_note(f"continuing {trainer.run.path} after step {step} of {trainer.parts.total_steps}")
+    trainer.processes.wait()
+
+
+def _refuse_small_batches(config: RunConfig, source: Source, processes: Processes) -> None:
+    """Every process needs a sample in every part of every batch."""
+    least = processes.world * config.accumulate
+    tail = 0 if config.drop_last else source.train_size % config.batch
+    smallest = min(config.batch, tail or config.batch)
+    if smallest < least:
+        raise ValueError(
+            f"a batch of {smallest} samples cannot be shared by {processes.world} processes with "
+            f"accumulate={config.accumulate}: set drop_last=true, or another batch"
+        )
+
+
+def _result(trainer: Trainer) -> dict[str, Any]:
+    last = [m for m in trainer.run.metrics() if m["kind"] == "epoch"][-1]
+    keys = ("epoch", "step", "accuracy", "average_accuracy", "test_loss", "sparsity", "params", "macs")
+    newest = trainer.checkpoints.regular()
+    return {
+        "last": {
+            **{k: last[k] for k in keys if k in last},
+            "checkpoint": f"checkpoints/{newest[-1].name}" if newest else None,
+        },
+        "best": trainer.position.best,
+        "seconds": round(trainer.position.seconds, 1),
+    }

@@ -1,0 +1,142 @@
+"""The run folder: everything about a training run, in files that can be read while it goes on."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import softprune
+from softprune.budget.budget import Budget
+from softprune.budget.costs import Profile
+from softprune.budget.files import write_text
+from softprune.core.diagnosis import Diagnosis
+
+VERSION = 1
+CONFIG, ENVIRONMENT, METRICS, LAYERS, BUDGET, RESULT = (
+    "config.yaml",
+    "environment.json",
+    "metrics.jsonl",
+    "layers.csv",
+    "budget.json",
+    "result.json",
+)
+LAYER_COLUMNS = ("epoch", "step", *(f.name for f in fields(Diagnosis)), "macs")
+
+
+class RunFolder:
+    """The files of a run; every one is appended to line by line, or replaced as a whole.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config_text: str, *, seed: int, world: int) -> RunFolder:
+        """Make a new run folder. One that already holds a run is refused."""
+        if (path / CONFIG).exists():
+            raise ValueError(
+                f"{path} already holds a run: continue it with --resume {path}, or choose another folder with --out"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        run = cls(path)
+        write_text(path / ENVIRONMENT, json.dumps(_environment(seed, world), indent=2) + "\n")
+        write_text(path / LAYERS, ",".join(LAYER_COLUMNS) + "\n")
+        write_text(path / METRICS, "")
+        # Last: a folder with a configuration is a run that can be continued.
+        write_text(path / CONFIG, config_text)
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run folder."""
+        if not (path / CONFIG).is_file():
+            raise ValueError(f"{path} holds no run: it has no {CONFIG}")
+        return cls(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def log(self, metrics: Mapping[str, float | int | str]) -> None:
+        """Append one object to metrics.jsonl."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(dict(metrics)) + "\n")
+
+    def log_layers(self, epoch: int, step: int, diagnoses: Sequence[Diagnosis], profile: Profile) -> None:
+        """Append one row per tensor to layers.csv."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        for d in diagnoses:
+            writer.writerow([epoch, step, *asdict(d).values(), round(profile[d.name].macs * d.density)])
+        with (self.path / LAYERS).open("a", encoding="utf-8") as file:
+            file.write(text.getvalue())
+
+    def write_budget(self, budget: Budget) -> None:
+        budget.save(self.path / BUDGET)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        write_text(self.path / RESULT, json.dumps({"version": VERSION, **result}, indent=2) + "\n")
+
+    def cut_back(self, step: int) -> None:
+        """Forget what was logged after this step, and a line that was cut off while it was written."""
+        kept = [
+            line
+            for line in (self.path / METRICS).read_text(encoding="utf-8").splitlines()
+            if (found := _step_of(line)) is not None and found <= step
+        ]
+        write_text(self.path / METRICS, "".join(f"{line}\n" for line in kept))
+        lines = (self.path / LAYERS).read_text(encoding="utf-8").splitlines()
+        rows = [r for r in lines[1:] if r.count(",") == len(LAYER_COLUMNS) - 1 and int(r.split(",")[1]) <= step]
+        write_text(self.path / LAYERS, "".join(f"{line}\n" for line in [",".join(LAYER_COLUMNS), *rows]))
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All whole lines of metrics.jsonl."""
+        lines = (self.path / METRICS).read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if _step_of(line) is not None]
+
+
+def _step_of(line: str) -> int | None:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _environment(seed: int, world: int) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "softprune": softprune.__version__,
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "processes": world,
+        "seed": seed,
+        "command": sys.argv,
+        "git": _git_state(),
+    }
+
+
+def _git_state() -> str | None:
+    """The commit of the folder that the run was started in, with a mark if files differ from it."""
+    if shutil.which("git") is None:
+        return None
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None

@@ -1,0 +1,75 @@
+"""What a run has left: its weights evaluated, baked, and its last thresholds."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from torch import nn
+
+from softprune.budget.budget import Budget
+from softprune.core.bake import bake
+from softprune.core.state_file import write_tensors
+from softprune.train.assembly import Assembly, assemble
+from softprune.train.checkpoints import BEST, Checkpoints, load_weights, read_checkpoint
+from softprune.train.config import RunConfig
+from softprune.train.data.source import Source
+from softprune.train.evaluation import Score, evaluate
+from softprune.train.length import stretch
+from softprune.train.processes import Processes, join_processes
+from softprune.train.run import open_source
+from softprune.train.run_folder import CONFIG, LAYERS, RunFolder
+
+
+def evaluate_run(folder: Path, *, best: bool = False) -> tuple[Score, Budget | None]:
+    """Score and budget of a run's last whole checkpoint, or of its best.
+
+    Args:
+        folder: a run folder.
+        best: take the checkpoint of the best epoch.
+    """
+    config = RunConfig.load(RunFolder.open(folder).path / CONFIG)
+    source = open_source(config)
+    with join_processes() as processes:
+        parts = _load(folder, config, source, processes, best=best)
+        score = evaluate(parts.model, source, config, processes)
+        budget = parts.sparsifier.measure() if parts.sparsifier is not None else None
+    return score, budget
+
+
+def bake_run(folder: Path, out: Path, *, best: bool = False) -> Budget | None:
+    """Write the plain weights of a run to a safetensors file; the keys are those of the untouched network."""
+    config = RunConfig.load(RunFolder.open(folder).path / CONFIG)
+    source = open_source(config)
+    with join_processes() as processes:
+        parts = _load(folder, config, source, processes, best=best)
+        budget = parts.sparsifier.measure() if parts.sparsifier is not None else None
+        model: nn.Module = bake(parts.model) if parts.sparsifier is not None else parts.model
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(out, model.state_dict())
+    return budget
+
+
+def last_thresholds(folder: Path) -> dict[str, float]:
+    """Threshold of every tensor in the last epoch of layers.csv."""
+    with (folder / LAYERS).open(encoding="utf-8", newline="") as file:
+        return {row["name"]: float(row["alpha"]) for row in csv.DictReader(file)}
+
+
+def _load(folder: Path, config: RunConfig, source: Source, processes: Processes, *, best: bool) -> Assembly:
+    checkpoints = Checkpoints(RunFolder(folder).checkpoints, keep=config.checkpoint.keep)
+    notes: list[str] = []
+    found = read_checkpoint(checkpoints.folder / BEST) if best else checkpoints.newest(notes)
+    if found is None:
+        raise ValueError(f"{folder} has no whole checkpoint yet" + "".join(f"; {note}" for note in notes))
+    tensors, facts = found
+    parts = assemble(
+        stretch(config),
+        example_shape=source.example_shape,
+        steps_per_epoch=source.steps(config.batch, drop_last=config.drop_last),
+        processes=processes,
+    )
+    if parts.sparsifier is not None:
+        parts.sparsifier.load_state_dict(facts["sparsifier"])
+    load_weights(parts.model, tensors, average=parts.average is not None)
+    return parts

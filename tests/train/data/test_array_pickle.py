@@ -1,0 +1,68 @@
+"""Pickles of arrays: arrays come back, everything else is refused before it is called."""
+
+import pickle
+import pickletools
+
+import numpy as np
+import pytest
+from data_files import python2_pickle
+
+from softprune.train.data.array_pickle import load_arrays
+
+PIXELS = np.arange(600, dtype=np.uint8).reshape(2, 300)
+
+
+def test_python_2s_pickle_is_read():
+    content = python2_pickle(PIXELS, [3, 9])
+    named = {argument for opcode, argument, _ in pickletools.genops(content) if opcode.name == "GLOBAL"}
+    assert named == {"numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"}
+    batch = load_arrays(content)
+    assert np.array_equal(batch[b"data"], PIXELS)
+    assert batch[b"labels"] == [3, 9]
+    assert batch[b"batch_label"] == b"test"
+
+
+@pytest.mark.parametrize("protocol", [3, 4])
+def test_this_numpys_own_pickles_are_read(protocol):
+    batch = load_arrays(pickle.dumps({b"data": PIXELS, b"labels": [3, 9]}, protocol=protocol))
+    assert np.array_equal(batch[b"data"], PIXELS)
+
+
+class Runs:
+    """Unpickling this calls a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_nothing_in_a_pickle_runs(tmp_path, protocol):
+    victim = tmp_path / "ran"
+    for attack in (Runs(exec, f"open({str(victim)!r}, 'w')"), Runs(np.save, victim, 1), Runs(open, str(victim), "w")):
+        content = pickle.dumps({b"data": PIXELS.tolist(), b"labels": attack}, protocol=protocol)
+        with pytest.raises(ValueError, match="no pickle of plain arrays: it asks for"):
+            load_arrays(content)
+        assert not victim.exists()
+    pickle.loads(pickle.dumps(Runs(open, str(victim), "w")))
+    assert victim.exists()  # so that the check above could have failed
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("builtins", "eval"), ("numpy", "fromfile"), ("numpy", "ndarray.tofile"), ("numpy.core.multiarray", "fromfile"),
+     ("copyreg", "_reconstructor"), ("_codecs", "encode")],
+)  # fmt: skip
+def test_only_exact_names_pass(module, name):
+    content = b"\x80\x04\x8c" + bytes((len(module),)) + module.encode()
+    content += b"\x8c" + bytes((len(name),)) + name.encode() + b"\x93."
+    with pytest.raises(ValueError, match=f"it asks for {module}.{name}"):
+        load_arrays(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle", python2_pickle(PIXELS, [3, 9])[:-30], b"\x80\x02\x82\x01."])
+def test_damage_is_a_value_error(content):
+    with pytest.raises(ValueError, match="no pickle of plain arrays"):
+        load_arrays(content)

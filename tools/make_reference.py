@@ -1,0 +1,78 @@
+"""Write the tables of docs/config.md and docs/recipes.md from the models and the recipes.
+
+Usage: python tools/make_reference.py [--check]
+
+Each page holds its table between the lines ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from softprune.budget.files import write_text
+from softprune.train.config.reference import key_table
+from softprune.train.recipes import RecipeInfo, recipes
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def recipe_table() -> str:
+    """Every recipe with what to expect of it and what it costs."""
+    header = [
+        "| recipe | accuracy | sparsity | weights | FLOPs | source | cost |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    return "\n".join([*header, *map(_row, recipes())])
+
+
+def recipe_notes() -> str:
+    """What to mind about some of the recipes."""
+    return "\n".join(f"- `{r.name}`: {r.expected['note']}" for r in recipes() if "note" in r.expected)
+
+
+def _row(recipe: RecipeInfo) -> str:
+    expected = recipe.expected
+    cells = [
+        f"`{recipe.name}`",
+        _percent(expected.get("accuracy")),
+        _percent(expected.get("sparsity")),
+        _millions(expected.get("params")),
+        _millions(expected.get("flops")),
+        expected.get("source", ""),
+        recipe.cost,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _percent(fraction: float | None) -> str:
+    return "" if fraction is None else f"{100 * fraction:.2f} %"
+
+
+def _millions(count: int | None) -> str:
+    return "" if count is None else f"{count / 1e6:.3g}M" if count < 1e9 else f"{count / 1e9:.2f}G"
+
+
+def pages() -> dict[Path, str]:
+    """The pages as they should be."""
+    tables = {"keys": key_table, "recipes": recipe_table, "notes": recipe_notes}
+    made = {}
+    for path in (DOCS / "config.md", DOCS / "recipes.md"):
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r"^<!-- begin (\w+) -->$", text, re.M):
+            block = re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.S)
+            text = block.sub(lambda _, name=name: f"{tables[name]()}\n", text)
+        made[path] = text
+    return made
+
+
+def main(*, check: bool) -> int:
+    stale = [path for path, text in pages().items() if path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        print(f"{path.name} is out of date" if check else f"wrote {path.name}")
+        if not check:
+            write_text(path, pages()[path])
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(check="--check" in sys.argv[1:]))
