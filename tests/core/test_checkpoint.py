@@ -22,7 +22,7 @@ from softprune.core.state_file import write_state
 from softprune.methods import STR
 from softprune.ops import Custom, Exp, Sigmoid, Softplus
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
 
 WORKER = Path(__file__).parents[1] / "integration" / "workers" / "resume.py"
 

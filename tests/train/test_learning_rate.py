@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 from torch.optim import SGD
 
-from softprune.core.schedule import learning_rates
+from softprune.core.forecasting.schedule import learning_rates
 from softprune.train.config import RunConfig, ScheduleConfig
 from softprune.train.learning_rate import learning_rate, schedule_function
 from softprune.train.length import stretch

@@ -11,9 +11,9 @@ from torch import nn
 from torch.optim import SGD
 
 from softprune.budget.profiler import profile
-from softprune.core.forecast import forecast
-from softprune.core.proposal import ENOUGH, propose
-from softprune.core.trajectory import crossing, trajectory
+from softprune.core.forecasting.forecast import forecast
+from softprune.core.forecasting.proposal import ENOUGH, propose
+from softprune.core.forecasting.trajectory import crossing, trajectory
 from softprune.nn.catalog import NETWORKS, build_on_meta
 from softprune.train.config import RunConfig
 from softprune.train.document import parse_yaml

@@ -17,10 +17,10 @@ from softprune.core.attachment import Attachment, place_thresholds, refuse_optim
 from softprune.core.checkpoint import load_folder, restore, save_folder, snapshot
 from softprune.core.collapse import Collapse, CollapseWatch, find_collapse, find_cut
 from softprune.core.diagnosis import Diagnosis, diagnose
-from softprune.core.forecast import Forecast
+from softprune.core.forecasting.forecast import Forecast
+from softprune.core.forecasting.outlook import outlook
 from softprune.core.freeze import Freezable, freeze_
 from softprune.core.groups import param_groups
-from softprune.core.outlook import outlook
 from softprune.core.plan import Plan
 from softprune.core.sharding import refuse_readers, refuse_split, settle, settled_weight, sharded
 from softprune.methods.base import Context, Method, Target

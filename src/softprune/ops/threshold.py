@@ -24,6 +24,9 @@ from softprune.ops.g import G, Sigmoid
 # tensor stays in the cache instead of making two more trips to memory.
 CACHE_PIECE = 1 << 18
 
+# Not a sharded or otherwise special tensor.
+PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+
 
 @dataclass(frozen=True)
 class Backward:
@@ -77,12 +80,12 @@ def shrink(w: Tensor, alpha: Tensor, *, backward: Backward = masked) -> Tensor:
 
 
 def _shrink(w: Tensor, alpha: Tensor, leak: float, *, flat_at_zero: bool) -> Tensor:
-    if not _fits(alpha.shape, w.shape):
+    if alpha.numel() != 1 and not _fits(alpha.shape, w.shape):
         raise ValueError(f"a threshold of shape {tuple(alpha.shape)} does not broadcast to {tuple(w.shape)}")
     # The compiler and the function transforms want plain operations, and the compiler fuses them itself.
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return _composed(w, alpha, leak)
-    return _Shrink.apply(w, alpha, leak, flat_at_zero)
+    return _Shrink.apply(w, alpha, _cheap_number(alpha, w), leak, flat_at_zero)
 
 
 def _fits(small: torch.Size, large: torch.Size) -> bool:
@@ -101,87 +104,92 @@ def _composed(w: Tensor, alpha: Tensor, leak: float) -> Tensor:
     return shrunk.to(w.dtype)
 
 
-def _cheap_scalar(alpha: Tensor, w: Tensor) -> bool:
-    """Whether the threshold is one number that can be read without waiting for an accelerator."""
-    return (
-        alpha.numel() == 1
-        and w.device.type == "cpu"
-        and w.dtype in (torch.float32, torch.float64)
-        and type(w) in (Tensor, torch.nn.Parameter)
-    )
+def _cheap_number(alpha: Tensor, w: Tensor) -> float | None:
+    """The threshold, where it is one number that can be read without waiting for an accelerator."""
+    if alpha.numel() == 1 and w.is_cpu and w.dtype in (torch.float32, torch.float64) and type(w) in PLAIN_TENSORS:
+        return alpha.item()
+    return None
 
 
 class _Shrink(torch.autograd.Function):
-    """Keeps its output and nothing else of the size of w: S tells both the mask and the sign."""
+    """Keeps its output and nothing else of the size of w: S tells both the mask and the sign.
+
+    It runs once per tensor and step, between operations that have swept the cache, so every Python call counts:
+    `forward` takes the context itself, because with a separate `setup_context` torch inspects the signature each time.
+    """
 
     @staticmethod
-    def forward(w: Tensor, alpha: Tensor, leak: float, flat_at_zero: bool) -> Tensor:  # noqa: FBT001
-        if _cheap_scalar(alpha, w):
-            threshold = float(alpha)
-            return w.view_as(w) if threshold == 0.0 else F.softshrink(w, threshold)
-        wide = w.to(torch.promote_types(w.dtype, alpha.dtype))
-        return (wide - torch.clamp(wide, -alpha, alpha)).to(w.dtype)
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        w: Tensor,
+        alpha: Tensor,
+        number: float | None,
+        leak: float,
+        flat_at_zero: bool,  # noqa: FBT001
+    ) -> Tensor:
+        if number is None:
+            wide = w.to(torch.promote_types(w.dtype, alpha.dtype))
+            shrunk = (wide - torch.clamp(wide, -alpha, alpha)).to(w.dtype)
+        else:
+            shrunk = w.view_as(w) if number == 0.0 else F.softshrink(w, number)
+        ctx.number, ctx.leak, ctx.flat_at_zero = number, leak, flat_at_zero
+        ctx.save_for_backward(shrunk, alpha)
+        ctx.save_for_forward(shrunk, alpha)
+        return shrunk
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float, bool], output: Tensor) -> None:
-        w, alpha, ctx.leak, ctx.flat_at_zero = inputs
-        ctx.cheap = _cheap_scalar(alpha, w)
-        ctx.save_for_backward(output, alpha)
-        ctx.save_for_forward(output, alpha)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+    def backward(  # type: ignore[override]
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         shrunk, alpha = ctx.saved_tensors
-        wants_w, wants_alpha = ctx.needs_input_grad[:2]
-        grad_w = _grad_w(grad, shrunk, alpha, ctx.leak, cheap=ctx.cheap) if wants_w else None
+        wants_w, wants_alpha, *_ = ctx.needs_input_grad
+        grad_w = _grad_w(grad, shrunk, alpha, ctx.leak, number=ctx.number) if wants_w else None
         grad_alpha = None
         if wants_alpha:
             # A zero, not None: an optimizer skips the decay of a parameter without a gradient.
-            idle = ctx.flat_at_zero and ctx.cheap and float(alpha.detach()) == 0.0
+            idle = ctx.flat_at_zero and ctx.number == 0.0
             grad_alpha = torch.zeros_like(alpha) if idle else -_signed_sum(grad, shrunk, alpha)
-        return grad_w, grad_alpha, None, None
+        return grad_w, grad_alpha, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, w_tangent: Tensor | None, alpha_tangent: Tensor | None, *_: None) -> Tensor:
         shrunk, alpha = ctx.saved_tensors
         tangent = torch.zeros_like(shrunk)
         if w_tangent is not None:
-            tangent = tangent + _grad_w(w_tangent, shrunk, alpha, ctx.leak, cheap=False)
+            tangent = tangent + _grad_w(w_tangent, shrunk, alpha, ctx.leak, number=None)
         if alpha_tangent is not None:
             tangent = tangent - shrunk.sign() * alpha_tangent
         return tangent.to(shrunk.dtype)
 
 
-def _grad_w(grad: Tensor, shrunk: Tensor, alpha: Tensor, leak: float, *, cheap: bool) -> Tensor:
-    if leak == 1.0:
+def _grad_w(grad: Tensor, shrunk: Tensor, alpha: Tensor, leak: float, *, number: float | None) -> Tensor:
+    if leak == 1.0 or number == 0.0:
         return grad
-    if cheap and leak == 0.0:
-        if float(alpha.detach()) == 0.0:
-            return grad
+    if number is not None and leak == 0.0:
         # One vectorised pass: zero where -0 <= S <= 0, the gradient elsewhere; differentiable in grad.
-        return torch.ops.aten.hardshrink_backward(grad, shrunk, 0.0)
+        return torch.ops.aten.hardshrink_backward.default(grad, shrunk, 0.0)
     active = (shrunk != 0) | (alpha == 0)
     return torch.where(active, grad, leak * grad if leak else 0.0)
 
 
 def _signed_sum(grad: Tensor, shrunk: Tensor, alpha: Tensor) -> Tensor:
     """P = <grad, sign(w) * 1[S != 0]>, reduced to the shape of alpha and in its dtype."""
-    plain_reduction = alpha.numel() == 1 and grad.device.type == "cpu" and grad.dtype == shrunk.dtype == alpha.dtype
-    if plain_reduction and not torch.is_grad_enabled() and grad.numel() > CACHE_PIECE:
+    one_number = alpha.numel() == 1 and grad.is_cpu and grad.dtype == shrunk.dtype == alpha.dtype
+    if one_number and not torch.is_grad_enabled():
         flat = _flat_pair(grad, shrunk)
         if flat is not None:
             pieces = zip(flat[0].split(CACHE_PIECE), flat[1].split(CACHE_PIECE), strict=True)
-            total = sum(float(torch.dot(g, piece.sign())) for g, piece in pieces)
-            return torch.full_like(alpha, total)
+            return torch.full_like(alpha, sum(torch.dot(g, piece.sign()).item() for g, piece in pieces))
     return (grad * shrunk.sign()).to(alpha.dtype).sum_to_size(alpha.shape)
 
 
 def _flat_pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
     """Both tensors as vectors in one common memory order, without a copy; None if they have none."""
+    if a.is_contiguous() and b.is_contiguous():
+        return a.view(-1), b.view(-1)
     if a.stride() != b.stride():
         return None
-    for layout in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d):
-        dims = {torch.channels_last: 4, torch.channels_last_3d: 5}.get(layout, a.dim())
-        if a.dim() == dims and a.is_contiguous(memory_format=layout):
-            return a.as_strided((a.numel(),), (1,)), b.as_strided((b.numel(),), (1,))
-    return None
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(a.dim())
+    if layout is None or not a.is_contiguous(memory_format=layout):
+        return None
+    return a.as_strided((a.numel(),), (1,)), b.as_strided((b.numel(),), (1,))

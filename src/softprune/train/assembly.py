@@ -14,8 +14,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from softprune.budget.costs import Profile
 from softprune.budget.profiler import profile
+from softprune.core.forecasting.proposal import Proposal, propose
 from softprune.core.groups import param_groups
-from softprune.core.proposal import Proposal, propose
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
 from softprune.nn.catalog import build

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from softprune.budget.profiler import profile
-from softprune.core.forecast import Forecast, forecast
-from softprune.core.outlook import onset_of
+from softprune.core.forecasting.forecast import Forecast, forecast
+from softprune.core.forecasting.outlook import onset_of
 from softprune.core.plan import Plan, plan
 from softprune.methods.transforms import SoftThreshold
 from softprune.nn.catalog import NETWORKS, build

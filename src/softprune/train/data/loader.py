@@ -26,7 +26,8 @@ class LoaderSource(Source):
         train_loader: a DataLoader, or anything with a length that can be iterated again and again.
         test_loader: likewise.
         name: what the data set is called.
-        classes: how many labels there are; by default the number of ``train_loader.dataset.classes``.
+        classes: how many labels there are; by default the number of ``train_loader.dataset.classes``, None if it has
+            none.
         example_shape: one input with batch 1; by default from the first training batch.
         train_size: training samples; by default the length of the loader's data set.
         test_size: likewise.
@@ -103,11 +104,9 @@ def _pair(item: Any) -> Batch:
     raise TypeError(f"a loader must give (inputs, labels), both tensors; it gave a {type(item).__name__}")
 
 
-def _classes(loader: Iterable[Any]) -> int:
+def _classes(loader: Iterable[Any]) -> int | None:
     names = getattr(getattr(loader, "dataset", None), "classes", None)
-    if names is None:
-        raise ValueError("cannot tell how many classes there are: return LoaderSource(train, test, classes=...)")
-    return len(names)
+    return None if names is None else len(names)
 
 
 def _example_shape(loader: Iterable[Any]) -> tuple[int, ...]:

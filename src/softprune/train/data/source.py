@@ -20,14 +20,14 @@ class Source(ABC):
 
     Attributes:
         name: what the data set is called.
-        classes: how many labels there are; they are 0 to ``classes - 1``.
+        classes: how many labels there are, 0 to ``classes - 1``; None where loaders of a user's own do not tell.
         example_shape: the shape of one input with batch 1, such as (1, 3, 32, 32).
         train_size: training samples, over all ranks.
         test_size: test samples, over all ranks.
     """
 
     name: str
-    classes: int
+    classes: int | None
     example_shape: tuple[int, ...]
     train_size: int
     test_size: int

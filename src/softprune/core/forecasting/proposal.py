@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from torch.optim import Optimizer
 
-from softprune.core.motion import Motion, read_motion
-from softprune.core.schedule import Schedule, caveat
+from softprune.core.forecasting.motion import Motion, read_motion
+from softprune.core.forecasting.schedule import Schedule, caveat
 
 PAPER_K = 522_762  # ImageNet, 100 epochs of 5005 steps, lr 0.256 (5 epochs of warm-up, cosine), momentum 0.875
 ENOUGH = 1.2  # push needed after the onset: ln(10 / 3), from where weights vanish to where the loss holds s

@@ -9,12 +9,12 @@ from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import LambdaLR
 
-from softprune.core.outlook import ForecastWarning
+from softprune.core.forecasting.outlook import ForecastWarning
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 from softprune.ops import Custom
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
 
 
 def _net():

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import torch
 
-from softprune.core.motion import Motion
-from softprune.core.proposal import ENOUGH, HARD, SHORT
-from softprune.core.schedule import Schedule, caveat
-from softprune.core.simulation import LONGEST, stride
+from softprune.core.forecasting.motion import Motion
+from softprune.core.forecasting.proposal import ENOUGH, HARD, SHORT
+from softprune.core.forecasting.schedule import Schedule, caveat
+from softprune.core.forecasting.simulation import LONGEST, stride
 
 _AT_ONCE = 0.01  # of the run
 _REACH = 0.3  # of the sum of learning rates: the largest start that Adam with coupled decay brings home

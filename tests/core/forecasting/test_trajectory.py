@@ -8,9 +8,9 @@ import torch
 from torch.optim import SGD, Adam, AdamW, NAdam, RAdam, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
-from softprune.core.motion import read_motion
-from softprune.core.simulation import simulate
-from softprune.core.trajectory import crossing, trajectory
+from softprune.core.forecasting.motion import read_motion
+from softprune.core.forecasting.simulation import simulate
+from softprune.core.forecasting.trajectory import crossing, trajectory
 
 STEPS = 200
 

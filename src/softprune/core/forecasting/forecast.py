@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from softprune.core.caution import cautions, notes
-from softprune.core.motion import read_motion
-from softprune.core.proposal import check_onset_value
-from softprune.core.schedule import Schedule
+from softprune.core.forecasting.caution import cautions, notes
+from softprune.core.forecasting.motion import read_motion
+from softprune.core.forecasting.proposal import check_onset_value
+from softprune.core.forecasting.schedule import Schedule
+from softprune.core.forecasting.trajectory import crossing
 from softprune.core.sharding import whole
-from softprune.core.trajectory import crossing
 
 # For a sigmoid in float32: exactly dense below -88.7, numerically dense below -20, first weights vanish at
 # about -10, the loss takes over at about -5.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from softprune.core.forecast import Forecast, forecast
+from softprune.core.forecasting.forecast import Forecast, forecast
 from softprune.core.groups import group_of
 from softprune.methods.base import Target
 from softprune.methods.transforms import SoftThreshold

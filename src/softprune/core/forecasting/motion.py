@@ -8,9 +8,9 @@ from typing import Any, Literal, cast
 
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer, RAdam
 
-from softprune.core.schedule import Schedule, settings
-from softprune.core.simulation import simulate
-from softprune.core.trajectory import trajectory
+from softprune.core.forecasting.schedule import Schedule, settings
+from softprune.core.forecasting.simulation import simulate
+from softprune.core.forecasting.trajectory import trajectory
 
 
 @dataclass(frozen=True)
