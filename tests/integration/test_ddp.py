@@ -1,13 +1,11 @@
 """Two processes under DistributedDataParallel: one network, the same on both, as if one process had trained it."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from launch import torchrun
 from safetensors.torch import load_file
 
 WORKER = Path(__file__).parent / "workers" / "ddp.py"
@@ -22,15 +20,7 @@ pytestmark = [
 def ranks(tmp_path_factory):
     """What each of the two processes found."""
     folder = tmp_path_factory.mktemp("ddp")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(WORKER)]
-    done = subprocess.run(
-        [*command, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    torchrun(2, WORKER, folder)
     return [load_file(folder / f"{rank}.safetensors") for rank in (0, 1)]
 
 

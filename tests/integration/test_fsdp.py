@@ -1,14 +1,12 @@
 """Two processes under FSDP2: sharded weights, one network, as if one process had trained it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from launch import torchrun
 from safetensors.torch import load_file
 
 WORKER = Path(__file__).parent / "workers" / "fsdp.py"
@@ -22,15 +20,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fsdp")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(WORKER)]
-    done = subprocess.run(
-        [*command, str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    torchrun(2, WORKER, folder)
     return folder
 
 

@@ -1,10 +1,8 @@
 """`softprune train` as people run it: in processes of its own, killed, under torchrun, on every recipe."""
 
 import json
-import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from launch import torchrun
 
 from softprune import Budget
 from softprune.core.state_file import read_state
@@ -26,12 +25,8 @@ def run(*words, check=True, **more):
     return subprocess.run([*map(str, words)], capture_output=True, text=True, check=check, timeout=300, **more)
 
 
-def torchrun(processes, *words):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}"]
-    return run(*launcher, "-m", "softprune", "train", *words, env={**os.environ, "OMP_NUM_THREADS": "1"})
+def train_on_two(*words):
+    return torchrun(2, "-m", "softprune", "train", *words)
 
 
 def final_state(folder):
@@ -75,7 +70,7 @@ def test_killed_at_twenty_random_moments_a_run_ends_as_if_nothing_had_been(tmp_p
 def test_two_processes_agree_with_one_and_continue_each_other(tmp_path):
     small = ["digits/str", *SHORT, "model=softprune.nn.digits:digits_cnn"]
     run(*COMMAND, *small, "--out", tmp_path / "one")
-    torchrun(2, *small, "--out", tmp_path / "two")
+    train_on_two(*small, "--out", tmp_path / "two")
     one, two = (json.loads((tmp_path / n / "result.json").read_text()) for n in ("one", "two"))
     assert one["last"]["step"] == two["last"]["step"] == 40
     # Each process has its own batch statistics, so the runs are alike, not equal.
@@ -86,8 +81,8 @@ def test_two_processes_agree_with_one_and_continue_each_other(tmp_path):
     half = [*small, "seed=1"]
     for first, second in (("one", "two"), ("two", "one")):
         folder = tmp_path / f"{first}-then-{second}"
-        start = (lambda *w: run(*COMMAND, *w)) if first == "one" else (lambda *w: torchrun(2, *w))
-        go_on = (lambda *w: run(*COMMAND, *w)) if second == "one" else (lambda *w: torchrun(2, *w))
+        start = (lambda *w: run(*COMMAND, *w)) if first == "one" else (lambda *w: train_on_two(*w))
+        go_on = (lambda *w: run(*COMMAND, *w)) if second == "one" else (lambda *w: train_on_two(*w))
         start(*half, "--out", folder)
         # Back to the middle: forget the newest checkpoint and the end.
         newest = sorted((folder / "checkpoints").glob("step-*"))[-1]
@@ -102,7 +97,7 @@ def test_two_processes_agree_with_one_and_continue_each_other(tmp_path):
 def test_two_processes_hold_one_budget_under_each_strategy(tmp_path):
     for strategy in ("ddp", "fsdp"):
         folder = tmp_path / strategy
-        torchrun(2, "digits/str", *SHORT, f"distributed.strategy={strategy}", "--out", folder)
+        train_on_two("digits/str", *SHORT, f"distributed.strategy={strategy}", "--out", folder)
         budget = Budget.load(folder)
         counted = json.loads((folder / "result.json").read_text())["last"]["sparsity"]
         assert budget.overall == counted
@@ -147,7 +142,7 @@ def test_measuring_a_few_steps_estimates_the_whole():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["digits/str", "optimizer.learning_rate=1"], "did you mean optimizer.lr?"),
+        (["digits/str", "optimizer.momentun=0.9"], "did you mean optimizer.momentum?"),
         (["digits/stx"], "digits/str"),
         ([], "softprune recipes"),
         (["digits/str", "--resume", "x"], "--resume takes the run folder alone"),

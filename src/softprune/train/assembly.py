@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -16,6 +18,7 @@ from softprune.budget.costs import Profile
 from softprune.budget.profiler import profile
 from softprune.core.forecasting.proposal import Proposal, propose
 from softprune.core.groups import param_groups
+from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
 from softprune.nn.catalog import build
@@ -65,6 +68,9 @@ def assemble(
         steps_per_epoch: optimizer steps in an epoch.
         processes: where and among how many this one runs.
     """
+    # All three, since a model or data of a user's own may draw from any of them.
+    random.seed(config.seed)
+    np.random.seed(config.seed % 2**32)
     torch.manual_seed(config.seed)
     model = build(config.model.name, config.model.args)
     if config.distributed.sync_batchnorm and processes.world > 1:
@@ -78,13 +84,8 @@ def assemble(
     sparsifier, decay = None, None
     if config.method is not None:
         s_init, decay, _ = proposed(config, model, rate, total_steps)
-        sparsifier = sparsify(
-            model,
-            config.method.build(s_init),
-            skip=[parse_match(text) for text in config.skip],
-            rules=[rule.build() for rule in config.rules],
-            example=example,
-        )
+        skip, rules = selection(config)
+        sparsifier = sparsify(model, config.method.build(s_init), skip=skip, rules=rules, example=example)
     average = None
     if config.ema is not None:
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)
@@ -104,6 +105,11 @@ def assemble(
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
     )
+
+
+def selection(config: RunConfig) -> tuple[list[Match], list[Rule]]:
+    """The tensors to leave alone, and the rules, as `sparsify` takes them."""
+    return [parse_match(text) for text in config.skip], [rule.build() for rule in config.rules]
 
 
 def proposed(

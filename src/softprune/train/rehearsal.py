@@ -14,9 +14,8 @@ from softprune.core.forecasting.outlook import onset_of
 from softprune.core.plan import Plan, plan
 from softprune.methods.transforms import SoftThreshold
 from softprune.nn.catalog import NETWORKS, build
-from softprune.train.assembly import make_optimizer, proposed
+from softprune.train.assembly import make_optimizer, proposed, selection
 from softprune.train.config import RunConfig
-from softprune.train.config.rule import parse_match
 from softprune.train.learning_rate import schedule_function
 from softprune.train.length import stretch
 
@@ -48,12 +47,8 @@ def rehearse(config: RunConfig) -> str:
     ]
     if config.method is not None:
         s_init, decay, proposal = proposed(config, model, rate, total)
-        decided = plan(
-            model,
-            config.method.build(s_init),
-            skip=[parse_match(text) for text in config.skip],
-            rules=[rule.build() for rule in config.rules],
-        )
+        skip, rules = selection(config)
+        decided = plan(model, config.method.build(s_init), skip=skip, rules=rules)
         lines += ["", str(decided), "", *([str(proposal)] if proposal else [])]
         lines.append(str(_forecast(config, decided, decay, rate, total)))
     return "\n".join(lines)
