@@ -61,7 +61,7 @@ def train(
             raise ValueError("--resume takes the run folder alone: the configuration is in it")
         from softprune.train.run import resume as go_on
 
-        with _view(quiet=quiet) as view:
+        with LiveView(quiet=quiet) as view:
             _report(go_on(resume, observer=view))
         return
     if config is None:
@@ -80,7 +80,7 @@ def train(
     from softprune.train.run import train as begin
 
     folder = out or Path("runs") / f"{settings.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    with _view(quiet=quiet) as view:
+    with LiveView(quiet=quiet) as view:
         _report(begin(settings, folder, observer=view))
 
 
@@ -150,10 +150,6 @@ def schema() -> None:
     from softprune.train.config import config_schema
 
     typer.echo(json.dumps(config_schema(), indent=2))
-
-
-def _view(*, quiet: bool) -> LiveView:
-    return LiveView(quiet=quiet)
 
 
 def _report(outcome: Outcome) -> None:

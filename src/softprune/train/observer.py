@@ -45,22 +45,3 @@ class Silent:
 
     def on_note(self, text: str) -> None:
         """Nothing."""
-
-
-class Several:
-    """Many observers as one."""
-
-    def __init__(self, *observers: Observer) -> None:
-        self._observers = observers
-
-    def on_step(self, progress: Progress) -> None:
-        for observer in self._observers:
-            observer.on_step(progress)
-
-    def on_metrics(self, metrics: Mapping[str, float | int | str]) -> None:
-        for observer in self._observers:
-            observer.on_metrics(metrics)
-
-    def on_note(self, text: str) -> None:
-        for observer in self._observers:
-            observer.on_note(text)

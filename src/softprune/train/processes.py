@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -43,14 +42,6 @@ class Processes:
     def any(self, flag: bool) -> bool:  # noqa: FBT001
         """Whether the flag is set on any process: a decision that all take together."""
         return self.total(float(flag))[0] > 0
-
-    def gather(self, t: Tensor) -> list[Tensor]:
-        """The tensor of every process, in the order of ranks; all must have the same shape."""
-        if self.world == 1:
-            return [t]
-        parts = [torch.empty_like(t) for _ in range(self.world)]
-        dist.all_gather(parts, t.contiguous())
-        return parts
 
     def from_first(self, value: Any) -> Any:
         """What the first process has, on every process."""
