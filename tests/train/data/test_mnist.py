@@ -45,6 +45,7 @@ def damage(tmp_path, file, content):
 
 
 IMAGES = np.zeros((20, 28, 28), np.uint8)
+GZIPPED = gzip.compress(idx(IMAGES), mtime=0)
 TRAIN = "train-images-idx3-ubyte"
 LABELS = "t10k-labels-idx1-ubyte"
 
@@ -52,17 +53,22 @@ LABELS = "t10k-labels-idx1-ubyte"
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        (TRAIN, b"\0\0\x09\3" + idx(IMAGES)[4:], "begins 00000803, found 00000903"),
-        (TRAIN, b"", "begins 00000803, found "),
-        (TRAIN, idx(IMAGES[:19]), "expected 20 x 28 x 28 in the header, found 19 x 28 x 28"),
-        (TRAIN, idx(IMAGES[:, :27]), "expected 20 x 28 x 28 in the header, found 20 x 27 x 28"),
-        (TRAIN, idx(IMAGES)[:-1], "expected 15,696 bytes, found 15,695"),
-        (TRAIN, idx(IMAGES)[:10], "expected 15,696 bytes, found 10"),
-        (TRAIN, idx(IMAGES) + b"\0", "expected 15,696 bytes, found more"),
-        (TRAIN, gzip.compress(idx(IMAGES))[:-9], "expected a whole gzip file, found"),
-        (TRAIN, gzip.compress(idx(IMAGES))[:20] + b"\xff" * 30, "expected a whole gzip file, found"),
-        (LABELS, idx(np.zeros(10, np.uint8)), r"expected the labels 0 to 9 to occur \(1, 1, .*found \(10,\)"),
-        (LABELS, idx(np.arange(1, 11, dtype=np.uint8)), "expected the labels 0 to 9"),
+        pytest.param(TRAIN, b"\0\0\x09\3" + idx(IMAGES)[4:], "begins 00000803, found 00000903", id="other-magic"),
+        pytest.param(TRAIN, b"", "begins 00000803, found ", id="empty"),
+        pytest.param(TRAIN, idx(IMAGES[:19]), "expected 20 x 28 x 28 in the header, found 19 x 28 x 28", id="few"),
+        pytest.param(TRAIN, idx(IMAGES[:, :27]), "expected 20 x 28 x 28 in the header, found 20 x 27 x 28", id="low"),
+        pytest.param(TRAIN, idx(IMAGES)[:-1], "expected 15,696 bytes, found 15,695", id="a-byte-short"),
+        pytest.param(TRAIN, idx(IMAGES)[:10], "expected 15,696 bytes, found 10", id="part-of-a-header"),
+        pytest.param(TRAIN, idx(IMAGES) + b"\0", "expected 15,696 bytes, found more", id="a-byte-long"),
+        pytest.param(TRAIN, GZIPPED[:-9], "expected a whole gzip file, found", id="truncated-gzip"),
+        pytest.param(TRAIN, GZIPPED[:20] + b"\xff" * 30, "expected a whole gzip file, found", id="broken-gzip"),
+        pytest.param(
+            LABELS,
+            idx(np.zeros(10, np.uint8)),
+            r"expected the labels 0 to 9 to occur \(1, 1, .*found \(10,\)",
+            id="one-label",
+        ),
+        pytest.param(LABELS, idx(np.arange(1, 11, dtype=np.uint8)), "expected the labels 0 to 9", id="label-10"),
     ],
 )
 def test_a_file_that_is_not_what_it_should_be_is_refused_by_name(tmp_path, file, content, message):
