@@ -11,7 +11,7 @@ help:  ## list the targets
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[digits,images,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
 demo: $(READY)  ## train a small sparse CNN on handwritten digits (about a minute)
