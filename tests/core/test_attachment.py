@@ -400,3 +400,31 @@ def test_thresholds_do_not_join_a_subclass_with_a_step_of_its_own():
     model = _net()
     optimizer = Lars(model.parameters(), lr=0.1, weight_decay=1e-4)
     _refused(sparsify(model, STR()), optimizer, match="Lars is not known to treat each element")
+
+
+@pytest.mark.parametrize("positional", [False, True], ids=["by name", "by position"])
+def test_with_a_closure_a_step_is_judged_by_its_own_gradients(positional):
+    diagnoses = []
+    for closed in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(6, 3)
+        sparsifier = sparsify(model, STR(s_init=-4.0))
+        optimizer = SGD(sparsifier.param_groups(weight_decay=1e-3), lr=0.1)
+        sparsifier.attach(optimizer, total_steps=10)
+        for step in range(3):
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step))
+
+            def loss(x=x, model=model, optimizer=optimizer):
+                optimizer.zero_grad()
+                value = model(x).square().mean()
+                value.backward()
+                return value
+
+            if closed:
+                value = optimizer.step(loss) if positional else optimizer.step(closure=loss)
+                assert value is not None
+            else:
+                loss()
+                optimizer.step()
+        diagnoses.append(sparsifier.diagnose())
+    assert diagnoses[0] == diagnoses[1]

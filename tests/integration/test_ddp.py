@@ -1,45 +1,27 @@
 """Two processes under DistributedDataParallel: one network, the same on both, as if one process had trained it."""
 
-from pathlib import Path
-
 import pytest
 import torch
-import torch.distributed as dist
-from launch import torchrun
-from safetensors.torch import load_file
+from launch import SEVERAL_PROCESSES, WORKERS, differing, part, tensors_of, torchrun
 
-WORKER = Path(__file__).parent / "workers" / "ddp.py"
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not dist.is_gloo_available(), reason="this torch was built without gloo"),
-]
+pytestmark = SEVERAL_PROCESSES
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What each of the two processes found."""
     folder = tmp_path_factory.mktemp("ddp")
-    torchrun(2, WORKER, folder)
-    return [load_file(folder / f"{rank}.safetensors") for rank in (0, 1)]
-
-
-def _part(results, name):
-    found = {key.removeprefix(f"{name}/"): t for key, t in results.items() if key.startswith(f"{name}/")}
-    assert found
-    return found
+    torchrun(2, WORKERS / "ddp.py", folder)
+    return tensors_of(folder)
 
 
 def test_both_processes_agree_on_everything_bit_for_bit(ranks):
-    first, second = ranks
-    assert set(first) == set(second)
-    for key, t in first.items():
-        torch.testing.assert_close(second[key], t, rtol=0, atol=0, equal_nan=True, msg=lambda m, key=key: f"{key}: {m}")
+    assert differing(*ranks) == []
 
 
 @pytest.mark.parametrize("granularity", ["tensor", "filter", "global"])
 def test_two_processes_train_like_one_on_the_whole_batch(ranks, granularity):
-    together, alone = _part(ranks[0], f"ddp {granularity}"), _part(ranks[0], f"alone {granularity}")
+    together, alone = part(ranks[0], f"ddp {granularity}"), part(ranks[0], f"alone {granularity}")
     assert set(together) == set(alone)
     assert together["step"] == alone["step"] == 20
     for key, t in together.items():
@@ -50,14 +32,14 @@ def test_two_processes_train_like_one_on_the_whole_batch(ranks, granularity):
 
 
 def test_the_least_number_of_weights_is_kept(ranks):
-    found = _part(ranks[0], "min_keep")
+    found = part(ranks[0], "min_keep")
     for name, size in {"embed": 17 * 6, "blocks.0.linear": 17 * 17, "blocks.1.linear": 17 * 17, "head": 5 * 17}.items():
         assert round(float(found[f"density/{name}.weight"]) * size) >= 3
     assert min(float(t) for key, t in found.items() if key.startswith("density/")) < 0.2
 
 
 def test_collapse_is_seen_and_stops_nobody(ranks):
-    found = _part(ranks[0], "collapse")
+    found = part(ranks[0], "collapse")
     assert found["step"] == 120
     assert found["warnings"] > 0
     assert any(float(t) == 0 for key, t in found.items() if key.startswith("density/"))
@@ -65,7 +47,7 @@ def test_collapse_is_seen_and_stops_nobody(ranks):
 
 def test_a_fixed_support_keeps_its_zeros_on_both(ranks):
     for results in ranks:
-        weights, zeros = _part(results, "support"), _part(results, "support zeros")
+        weights, zeros = part(results, "support"), part(results, "support zeros")
         assert set(zeros) == {"blocks.0.linear.weight", "blocks.1.linear.weight"}
         for name, mask in zeros.items():
             assert 0 < mask.sum() < mask.numel()
@@ -74,7 +56,7 @@ def test_a_fixed_support_keeps_its_zeros_on_both(ranks):
 
 @pytest.mark.parametrize("what", ["thresholds", "support", "budget"])
 def test_training_goes_on_after_freezing_in_a_new_wrapper(ranks, what):
-    found = _part(ranks[0], f"freeze {what}")
+    found = part(ranks[0], f"freeze {what}")
     assert found["step"] == 20
     now = {k.removeprefix("density/"): float(t) for k, t in found.items() if k.startswith("density/")}
     before = {k.removeprefix("density before/"): float(t) for k, t in found.items() if k.startswith("density before/")}

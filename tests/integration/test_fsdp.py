@@ -1,52 +1,35 @@
 """Two processes under FSDP2: sharded weights, one network, as if one process had trained it."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-from launch import torchrun
-from safetensors.torch import load_file
+from launch import SEVERAL_PROCESSES, WORKERS, differing, part, tensors_of, torchrun
 
-WORKER = Path(__file__).parent / "workers" / "fsdp.py"
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not dist.is_gloo_available(), reason="this torch was built without gloo"),
-]
+pytestmark = SEVERAL_PROCESSES
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fsdp")
-    torchrun(2, WORKER, folder)
+    torchrun(2, WORKERS / "fsdp.py", folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def ranks(folder):
     """What each of the two processes found."""
-    return [load_file(folder / f"{rank}.safetensors") for rank in (0, 1)]
-
-
-def _part(results, name):
-    found = {key.removeprefix(f"{name}/"): t for key, t in results.items() if key.startswith(f"{name}/")}
-    assert found
-    return found
+    return tensors_of(folder)
 
 
 def test_both_processes_agree_on_everything_bit_for_bit(ranks):
-    first, second = ranks
-    assert set(first) == set(second)
-    for key, t in first.items():
-        torch.testing.assert_close(second[key], t, rtol=0, atol=0, equal_nan=True, msg=lambda m, key=key: f"{key}: {m}")
+    assert differing(*ranks) == []
 
 
 @pytest.mark.parametrize("granularity", ["tensor", "filter", "weight", "global"])
 def test_two_processes_train_like_one_on_the_whole_batch(ranks, granularity):
     """In float64 only the order of additions differs, and no weight is that close to its threshold."""
-    together, alone = _part(ranks[0], f"fsdp {granularity}"), _part(ranks[0], f"alone {granularity}")
+    together, alone = part(ranks[0], f"fsdp {granularity}"), part(ranks[0], f"alone {granularity}")
     assert together["step"] == alone["step"] == 20
     assert set(alone) <= set(together)
     for key, t in alone.items():
@@ -59,7 +42,7 @@ def test_two_processes_train_like_one_on_the_whole_batch(ranks, granularity):
 
 @pytest.mark.parametrize("granularity", ["tensor", "filter", "weight"])
 def test_what_was_saved_loads_into_a_model_that_is_not_sharded(ranks, granularity):
-    found = _part(ranks[0], f"fsdp {granularity}")
+    found = part(ranks[0], f"fsdp {granularity}")
     assert torch.equal(found["output of the loaded"], found["output"])
     assert torch.equal(found["output of the baked"], found["output"])
 
@@ -89,7 +72,7 @@ def test_what_a_shard_cannot_do_is_refused_by_name(folder, what, words):
 
 
 def test_plain_and_fused_optimizers_of_all_parameters_train_alike(ranks):
-    plain, fused = _part(ranks[0], "adamw plain"), _part(ranks[0], "adamw fused")
+    plain, fused = part(ranks[0], "adamw plain"), part(ranks[0], "adamw fused")
     assert set(plain) == set(fused)
     for key, t in plain.items():
         torch.testing.assert_close(fused[key], t, rtol=1e-8, atol=1e-11, msg=lambda m, key=key: f"{key}: {m}")
@@ -98,7 +81,7 @@ def test_plain_and_fused_optimizers_of_all_parameters_train_alike(ranks):
 
 def test_collapse_neither_blocks_nor_hides(ranks):
     """The watch is off while sharded (a look would gather every step); check() finds what has died."""
-    found = _part(ranks[0], "collapse")
+    found = part(ranks[0], "collapse")
     assert found["step"] == 120
     assert found["warnings during training"] == 0
     dead = [key for key, t in found.items() if key.startswith("density/") and float(t) == 0]
@@ -107,7 +90,7 @@ def test_collapse_neither_blocks_nor_hides(ranks):
 
 
 def test_bfloat16_gathering_trains_float32_thresholds(ranks):
-    found = _part(ranks[0], "bf16")
+    found = part(ranks[0], "bf16")
     assert found["step"] == 20
     thresholds = [float(t) for key, t in found.items() if key.startswith("diagnosis s/")]
     assert len(thresholds) == 4
@@ -117,11 +100,11 @@ def test_bfloat16_gathering_trains_float32_thresholds(ranks):
 
 
 def test_thresholds_can_be_frozen_while_sharded(ranks):
-    assert _part(ranks[0], "frozen thresholds")["step"] == 10
+    assert part(ranks[0], "frozen thresholds")["step"] == 10
 
 
 def test_a_budget_frozen_before_sharding_is_held(ranks):
-    before, after, used = (_part(ranks[0], f"held {when}") for when in ("before", "after", "used"))
+    before, after, used = (part(ranks[0], f"held {when}") for when in ("before", "after", "used"))
     assert all(0 < float(t) < 1 for t in before.values())
     for key, t in before.items():
         assert after[key] == t

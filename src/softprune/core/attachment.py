@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from softprune.core.glance import Glance
 from softprune.core.groups import check_decay, group_of, join_group
 from softprune.methods.base import Target
 
@@ -27,8 +28,6 @@ class Attachment:
 
     Attributes:
         optimizers: those that are followed.
-        seen: s and its gradient, free of any loss scale, as they were when the last step began. Later the
-            gradient may be gone (zero_grad), or belong to another pass and still be scaled.
     """
 
     def __init__(
@@ -40,10 +39,12 @@ class Attachment:
         after: Callable[[], None],
     ) -> None:
         self.optimizers = tuple(optimizers)
-        self.seen: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
         self._before, self._after = before, after
+        thresholds = list(thresholds)
         remembered = [s for s in thresholds if s.numel() <= REMEMBERED]
+        self._at_a_glance = len(self.optimizers) == 1 and len(remembered) == len(thresholds)
         self._held = {id(o): [s for s in remembered if group_of(s, [o])] for o in self.optimizers}
+        self._glances: dict[int, Glance] = {}
         self._order: list[int] = []
         self._visited: list[int] = []
         self._moved = False
@@ -57,25 +58,43 @@ class Attachment:
             )
         ]
 
+    @property
+    def seen(self) -> dict[nn.Parameter, tuple[Tensor, Tensor]]:
+        """s and its gradient, free of any loss scale, as they were when the last step began.
+
+        Later the gradient may be gone (zero_grad), or belong to another pass and still be scaled.
+        """
+        return {s: pair for glance in self._glances.values() for s, pair in glance.read().items()}
+
+    @property
+    def all_move(self) -> bool:
+        """Whether every threshold is known to have a gradient in the step that begins."""
+        return self._at_a_glance and self._glances[id(self.optimizers[0])].all_move()
+
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
 
     # A compiled step must not have the hooks in its graph: their counters would make it compile again every time.
     @torch._disable_dynamo  # type: ignore[attr-defined,untyped-decorator]
-    def _on_pre(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _on_pre(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         # A subclass whose step() calls that of its parent makes torch run the hooks of both.
         if optimizer is self._inside:
-            return
+            return None
         self._inside = optimizer
         if self._begins_anew(id(optimizer)):
             self._complete()
         if _overflowed(optimizer):
-            return
+            return None
+        arguments = _with_closure_run(args, kwargs)
         with torch.no_grad():
-            self._remember(optimizer)
+            # A fused optimizer under GradScaler gets gradients that are still scaled.
+            scale = getattr(optimizer, "grad_scale", None)
+            factor = float(scale) if isinstance(scale, Tensor) else 1.0
+            self._glances[id(optimizer)] = Glance(self._held[id(optimizer)], loss_scale=factor)
             if not self._moved:
                 self._before()
+        return arguments
 
     @torch._disable_dynamo  # type: ignore[attr-defined,untyped-decorator]
     def _on_post(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -101,15 +120,15 @@ class Attachment:
             with torch.no_grad():
                 self._after()
 
-    def _remember(self, optimizer: Optimizer) -> None:
-        # A fused optimizer under GradScaler gets gradients that are still scaled.
-        scale = getattr(optimizer, "grad_scale", None)
-        factor = 1.0 / float(scale) if isinstance(scale, Tensor) else 1.0
-        for s in self._held[id(optimizer)]:
-            if s.grad is None:
-                self.seen.pop(s, None)
-            else:
-                self.seen[s] = (s.detach().clone(), s.grad.detach() * factor)
+
+def _with_closure_run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+    """The arguments of `step` with its closure run already: the gradients that it makes are those of this step."""
+    closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        ready = [closure()]
+    return args[:1], {**kwargs, "closure": lambda: ready.pop() if ready else closure()}
 
 
 def _overflowed(optimizer: Optimizer) -> bool:

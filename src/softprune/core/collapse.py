@@ -157,6 +157,10 @@ class CollapseWatch:
             warnings.warn(str(collapse), CollapseWarning, stacklevel=2)
         return fresh
 
+    def all_move(self) -> None:
+        """Every threshold had a gradient: what was silent is not any more."""
+        self._silent.clear()
+
     def read_gradients(self, targets: Sequence[Target]) -> list[Collapse]:
         """The sign that costs nothing: a threshold above 0 whose gradient is exactly 0. One that several tensors share
         shows it only when all of them are silent.

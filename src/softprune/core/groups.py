@@ -106,6 +106,22 @@ def join_group(
     optimizer.add_param_group({**copied, "params": [(name, s) if "param_names" in group else s]})
 
 
+def take_out(thresholds: Iterable[nn.Parameter], optimizers: Sequence[Optimizer], decay: float) -> None:
+    """Take thresholds out of groups that decay otherwise, so that `join_group` gives them one of their own.
+
+    Only for optimizers that have no state yet: an optimizer over `model.parameters()` of a managed model.
+    """
+    for s in thresholds:
+        found = group_of(s, optimizers)
+        if found is None or found[1].get("weight_decay") == decay:
+            continue
+        group = found[1]
+        place = next(i for i, p in enumerate(group["params"]) if p is s)
+        del group["params"][place]
+        if "param_names" in group:
+            del group["param_names"][place]
+
+
 def _elementwise(optimizer: Optimizer) -> bool:
     # A subclass with a step of its own may do anything. torch wraps the step of every class that it meets, so
     # what is compared is the function inside the wrappers.

@@ -145,17 +145,23 @@ def _rebuild(base: type, tensors: tuple[str, ...]) -> Any:
 def _effective_property(tensor: str) -> property:
     def read(self: nn.Module) -> Tensor:
         lists: Any = self._modules.get("parametrizations")
-        if lists is None or tensor not in lists:
+        if lists is None or tensor not in lists._modules:
             # Not, or no longer, parametrized in this module: nn.Module.__getattr__ finds the plain tensor.
             raise AttributeError(tensor)
+        transforms = lists._modules[tensor]
         # The key is this module; torch's own property uses the module it was first made for.
         if parametrize._cache_enabled:
             key = (id(self), tensor)
             kept: Any = parametrize._cache
             if key not in kept:
-                kept[key] = lists[tensor]()
+                kept[key] = transforms()
             return kept[key]
-        return lists[tensor]()
+        # Once per tensor and forward pass: with a single transform the list's own forward would only look for more.
+        if len(transforms._modules) == 1 and not transforms._forward_hooks and not transforms._forward_pre_hooks:
+            original = transforms._parameters.get("original")
+            if original is not None:
+                return transforms._modules["0"](original)
+        return transforms()
 
     def assign(self: nn.Module, effective: Tensor) -> None:
         transform = transform_of(self, tensor)

@@ -120,6 +120,12 @@ class Sparsifier:
         self._attachment = Attachment(optimizers, thresholds, before=self._before_step, after=self._after_step)
         return optimizers[0] if len(optimizers) == 1 else optimizers
 
+    def detach(self) -> None:
+        """Stop following the optimizers, so that others can be attached. Steps that were made stay counted."""
+        if self._attachment is not None:
+            self._attachment.detach()
+            self._attachment = None
+
     def freeze(self, what: Freezable = "support") -> None:
         """Stop learning "thresholds", fix the "support" (which weights are zero), or the "budget" (how many).
 
@@ -130,6 +136,11 @@ class Sparsifier:
         self.frozen = what
 
     # reading
+
+    @property
+    def managed(self) -> bool:
+        """Whether the model still is: `bake` and `remove` end it."""
+        return self.targets[0].managed
 
     def measure(self) -> Budget:
         """The densities of now, counted on the weights that the network uses."""
@@ -210,14 +221,18 @@ class Sparsifier:
 
     def _before_step(self) -> None:
         # bake(model) leaves the hooks behind; a plain model trains on without them.
-        if not self.targets[0].managed:
+        if not self.managed:
             return
-        self._watch.read_gradients(self.targets)
+        assert self._attachment is not None
+        if self._attachment.all_move:
+            self._watch.all_move()
+        else:
+            self._watch.read_gradients(self.targets)
         for method, targets in self._parts.items():
             method.before_step(self._context(targets))
 
     def _after_step(self) -> None:
-        if not self.targets[0].managed:
+        if not self.managed:
             return
         self.step += 1
         if self.frozen is None:
@@ -230,12 +245,11 @@ class Sparsifier:
             self._watch.report(find_collapse(self.targets))
 
     def _refuse_finished(self) -> None:
-        if not self.targets[0].managed:
+        if not self.managed:
             raise ValueError("this model was baked or removed already: call sparsify again to go on")
 
     def _finish(self, leave: Any) -> nn.Module:
         self._refuse_finished()
         model = leave(self.model)
-        if self._attachment is not None:
-            self._attachment.detach()
+        self.detach()
         return model

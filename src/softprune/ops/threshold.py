@@ -148,7 +148,7 @@ class _Shrink(torch.autograd.Function):
         if wants_alpha:
             # A zero, not None: an optimizer skips the decay of a parameter without a gradient.
             idle = ctx.flat_at_zero and ctx.number == 0.0
-            grad_alpha = torch.zeros_like(alpha) if idle else -_signed_sum(grad, shrunk, alpha)
+            grad_alpha = torch.zeros_like(alpha) if idle else _grad_alpha(grad, shrunk, alpha)
         return grad_w, grad_alpha, None, None, None
 
     @staticmethod
@@ -172,15 +172,22 @@ def _grad_w(grad: Tensor, shrunk: Tensor, alpha: Tensor, leak: float, *, number:
     return torch.where(active, grad, leak * grad if leak else 0.0)
 
 
-def _signed_sum(grad: Tensor, shrunk: Tensor, alpha: Tensor) -> Tensor:
-    """P = <grad, sign(w) * 1[S != 0]>, reduced to the shape of alpha and in its dtype."""
+def _grad_alpha(grad: Tensor, shrunk: Tensor, alpha: Tensor) -> Tensor:
+    """-P, where P = <grad, sign(w) * 1[S != 0]>, reduced to the shape of alpha and in its dtype."""
     one_number = alpha.numel() == 1 and grad.is_cpu and grad.dtype == shrunk.dtype == alpha.dtype
     if one_number and not torch.is_grad_enabled():
         flat = _flat_pair(grad, shrunk)
         if flat is not None:
-            pieces = zip(flat[0].split(CACHE_PIECE), flat[1].split(CACHE_PIECE), strict=True)
-            return torch.full_like(alpha, sum(torch.dot(g, piece.sign()).item() for g, piece in pieces))
-    return (grad * shrunk.sign()).to(alpha.dtype).sum_to_size(alpha.shape)
+            return _negative_dot(*flat, like=alpha)
+    return -(grad * shrunk.sign()).to(alpha.dtype).sum_to_size(alpha.shape)
+
+
+def _negative_dot(grad: Tensor, shrunk: Tensor, *, like: Tensor) -> Tensor:
+    if like.ndim == 1 and grad.numel() <= CACHE_PIECE:
+        # A matrix of one row: the product, its sign and its shape in one call. beta=0 leaves `like` unread.
+        return torch.addmv(like, shrunk.sign().unsqueeze(0), grad, beta=0, alpha=-1)
+    pieces = zip(grad.split(CACHE_PIECE), shrunk.split(CACHE_PIECE), strict=True)
+    return torch.full_like(like, -sum(torch.dot(g, piece.sign()).item() for g, piece in pieces))
 
 
 def _flat_pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:

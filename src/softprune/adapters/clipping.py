@@ -1,0 +1,52 @@
+"""Thresholds and gradient clipping: a framework clips whatever has a gradient between backward and the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+class ThresholdsAside:
+    """Takes the gradients of thresholds out of the sight of clipping, and gives them back when the step begins.
+
+    Clipping would weaken the loss, which holds a threshold back, and not the decay, which drives it.
+
+    Args:
+        thresholds: of one model.
+        optimizers: those that train them; `attach` comes after this, so that it sees the gradients given back.
+    """
+
+    def __init__(self, thresholds: Iterable[nn.Parameter], optimizers: Sequence[Optimizer]) -> None:
+        self._thresholds = tuple(thresholds)
+        self._kept: list[tuple[nn.Parameter, Tensor | None]] = []
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(self._on_step)
+
+    def take(self) -> None:
+        self._kept = [(s, s.grad) for s in self._thresholds]
+        for s in self._thresholds:
+            s.grad = None
+
+    def _on_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        closure = kwargs.get("closure")
+        if closure is None:
+            self._give_back()
+            return None
+
+        # Backward and clipping happen inside of it. It runs now and not in the step, because `attach` reads gradients
+        # when a step begins.
+        def run() -> Any:
+            loss = closure()
+            self._give_back()
+            return loss
+
+        ready = [run()]
+        return args, {**kwargs, "closure": lambda: ready.pop() if ready else run()}
+
+    def _give_back(self) -> None:
+        for s, grad in self._kept:
+            s.grad = grad
+        self._kept = []

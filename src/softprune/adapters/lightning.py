@@ -1,0 +1,151 @@
+"""Lightning: a callback that sparsifies the model, follows its optimizers, logs, saves and resumes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+from softprune.adapters.clipping import ThresholdsAside
+from softprune.adapters.lightning_plan import count_steps, schedule
+from softprune.budget.prunable import prunable_tensors
+from softprune.core.groups import take_out
+from softprune.core.rule import Match, Rule
+from softprune.core.sparsifier import Sparsifier
+from softprune.core.sparsify import sparsify
+from softprune.methods.base import Method
+
+
+def _framework() -> Any:
+    # The same code under two names, and a Trainer of one takes no callback of the other: what the program has
+    # imported is what it uses.
+    for name in sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules):
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    raise ImportError("the Lightning callback needs Lightning: pip install 'softprune[lightning]'")
+
+
+pl = _framework()
+
+
+class SoftpruneCallback(pl.Callback):  # type: ignore[misc,name-defined]
+    """Puts a method on the model of a Lightning Trainer.
+
+    The network is sparsified before the optimizers are made, so `self.parameters()` has the thresholds in it.
+    Gradient clipping leaves them out.
+
+    Args:
+        method: such as `STR(s_init=-60.0)`.
+        submodule: path of the module to sparsify; the whole LightningModule if empty.
+        skip: as for `sparsify`.
+        rules: as for `sparsify`.
+        example: as for `sparsify`; with it MACs are logged beside the sparsity.
+        threshold_decay: decay of s, where the optimizer would give it that of the weights.
+        total_steps: optimizer steps of the whole training; None asks the Trainer.
+        bake: leave a plain model with zeros behind when the fit has ended.
+
+    Attributes:
+        sparsifier: the handle; None until the Trainer has set the callback up.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        *,
+        submodule: str = "",
+        skip: Match | Iterable[Match] = (),
+        rules: Sequence[Rule] = (),
+        example: Any = None,
+        threshold_decay: float | None = None,
+        total_steps: int | None = None,
+        bake: bool = False,
+    ) -> None:
+        self.method, self.submodule = method, submodule
+        self.choice: dict[str, Any] = {"skip": skip, "rules": rules, "example": example}
+        self.threshold_decay, self.total_steps, self.bake = threshold_decay, total_steps, bake
+        self.sparsifier: Sparsifier | None = None
+        self._early: set[str] = set()
+        self._aside: ThresholdsAside | None = None
+
+    # Lightning's order: setup, weights restored, model wrapped, optimizers made, on_fit_start, their states restored.
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        model = pl_module.get_submodule(self.submodule)
+        if self.sparsifier is None:
+            if isinstance(trainer.strategy, pl.strategies.FSDPStrategy | pl.strategies.DeepSpeedStrategy):
+                kind = type(trainer.strategy).__name__
+                raise ValueError(f"{kind} takes apart the parameters that thresholds act on: use strategy='ddp'")
+            self._early = {tensor.name for tensor in prunable_tensors(model)}
+            self.sparsifier = sparsify(model, self.method, **self.choice)
+        elif self.sparsifier.model is not model:
+            raise ValueError("this callback manages another model already: make a callback for each model")
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        sparsifier, optimizers = self._managed(), trainer.optimizers
+        if sparsifier is None:  # baked after an earlier fit: it trains on as what it is
+            return
+        late = sorted({tensor.name for tensor in prunable_tensors(sparsifier.model)} - self._early)
+        if late:
+            raise ValueError(f"{', '.join(late)} came after callbacks were set up: build the network in __init__")
+        total_steps = count_steps(trainer, pl_module) if self.total_steps is None else self.total_steps
+        scheduler, every = schedule(trainer)
+        thresholds = sparsifier.method.thresholds(sparsifier.targets)
+        if self.threshold_decay is not None:
+            take_out(thresholds, optimizers, self.threshold_decay)
+        self._aside = ThresholdsAside(thresholds, optimizers)
+        sparsifier.detach()  # from the optimizers of an earlier fit
+        sparsifier.attach(
+            *optimizers,
+            total_steps=total_steps,
+            threshold_decay=self.threshold_decay,
+            scheduler=scheduler,
+            steps_per_scheduler_step=every,
+        )
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if self._aside is not None:
+            self._aside.take()
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.sanity_checking:
+            self._log(pl_module)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.enable_validation:
+            self._log(pl_module)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        sparsifier, self._aside = self._managed(), None
+        if self.bake and sparsifier is not None:
+            sparsifier.bake()
+
+    def state_dict(self) -> dict[str, Any]:
+        sparsifier = self._managed()
+        return sparsifier.state_dict() if sparsifier is not None else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        sparsifier = self._managed()
+        if sparsifier is not None and state_dict:
+            sparsifier.load_state_dict(state_dict)
+
+    def _log(self, pl_module: Any) -> None:
+        sparsifier = self._managed()
+        if sparsifier is not None:
+            budget = sparsifier.measure()
+            pl_module.log("sparsity", budget.overall, sync_dist=True)
+            if sparsifier.profile.counted:
+                pl_module.log("macs", float(budget.macs()), sync_dist=True)
+
+    def _managed(self) -> Sparsifier | None:
+        return self.sparsifier if self.sparsifier is not None and self.sparsifier.managed else None
+
+
+def sparsifier_of(trainer: Any) -> Sparsifier:
+    """The handle of a Trainer's callback, for `configure_optimizers`: it makes the parameter groups."""
+    for callback in trainer.callbacks:
+        if isinstance(callback, SoftpruneCallback) and callback.sparsifier is not None:
+            return callback.sparsifier
+    raise ValueError("this Trainer has no SoftpruneCallback that is set up: pass one in callbacks=")
