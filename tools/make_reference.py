@@ -1,4 +1,4 @@
-"""Write the tables of docs/config.md and docs/recipes.md from the models and the recipes.
+"""Write the tables of docs/config.md, docs/recipes.md and docs/sweep.md from the models and the recipes.
 
 Usage: python tools/make_reference.py [--check]
 
@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 from softprune.budget.files import write_text
-from softprune.train.config.reference import key_table
+from softprune.train.config.reference import key_table, section_table
 from softprune.train.recipes import RecipeInfo, recipes
+from softprune.train.sweep.config import SweepConfig
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -54,9 +55,14 @@ def _millions(count: int | None) -> str:
 
 def pages() -> dict[Path, str]:
     """The pages as they should be."""
-    tables = {"keys": key_table, "recipes": recipe_table, "notes": recipe_notes}
+    tables = {
+        "keys": key_table,
+        "recipes": recipe_table,
+        "notes": recipe_notes,
+        "sweep": lambda: section_table(SweepConfig),
+    }
     made = {}
-    for path in (DOCS / "config.md", DOCS / "recipes.md"):
+    for path in (DOCS / "config.md", DOCS / "recipes.md", DOCS / "sweep.md"):
         text = path.read_text(encoding="utf-8")
         for name in re.findall(r"^<!-- begin (\w+) -->$", text, re.M):
             block = re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.S)

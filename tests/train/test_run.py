@@ -11,7 +11,7 @@ import torch
 from softprune import Budget
 from softprune.core.state_file import read_state
 from softprune.train.config import RunConfig
-from softprune.train.observer import Silent
+from softprune.train.observer import Silent, StopRun
 from softprune.train.run import resume, train
 from softprune.train.run_folder import RunFolder
 from softprune.train.trained import bake_run, evaluate_run
@@ -100,6 +100,33 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, changes, kind):
     assert resume(tmp_path / "parts", observer=watcher).finished
     assert [p.step for p in watcher.steps] == list(range(8, 16))
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("step", [5, 15])
+def test_a_run_that_was_stopped_after_the_last_step_of_an_epoch_evaluates_it_first(tmp_path, whole_run, step):
+    stopped = Watcher(at_step=step, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    outcome = train(config(), tmp_path / "run", observer=stopped)
+    assert outcome.finished == (step == 15)
+    assert [row["step"] for row in metrics(tmp_path / "run") if row["kind"] == "epoch"] == list(range(5, step + 1, 5))
+    assert resume(tmp_path / "run").finished
+    assert_same_run(whole_run[0], tmp_path / "run")
+
+
+def test_an_observer_can_stop_a_run_that_goes_on_later(tmp_path, whole_run):
+    def enough():
+        raise StopRun("the referee")
+
+    for place, step in (("on_step", 7), ("on_metrics", 10)):
+        watcher = Watcher(at_step=step, act=enough)
+        if place == "on_metrics":
+            watcher = Watcher()
+            watcher.on_metrics = lambda row: row["kind"] == "epoch" and row["step"] == 10 and enough()
+        folder = tmp_path / place
+        assert not train(config(), folder, observer=watcher).finished
+        assert len(watcher.steps) == step
+        assert any(f"stopped by the referee after step {step}" in note for note in watcher.notes)
+        assert resume(folder).finished
+        assert_same_run(whole_run[0], folder)
 
 
 def crash():

@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from softprune.train.observer import Silent
+
 console = Console()
 errors = Console(stderr=True)
 
@@ -34,7 +36,7 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
 
 
-class LiveView:
+class LiveView(Silent):
     """The observer behind the progress bar. On a terminal a live bar, elsewhere one line per epoch.
 
     Args:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -35,6 +37,7 @@ class Assembly:
     Attributes:
         model: the network itself; its names are those in budgets and checkpoints.
         runner: what the loop calls: the model, wrapped for several processes and compiled as configured.
+        unsynchronised: makes a context in which gradients stay on their process, to be exchanged with later ones.
         sparsifier: None for a dense run.
         profile: costs of the network.
         optimizer: with its parameter groups.
@@ -47,6 +50,7 @@ class Assembly:
 
     model: nn.Module
     runner: nn.Module
+    unsynchronised: Callable[[], AbstractContextManager[None]]
     sparsifier: Sparsifier | None
     profile: Profile
     optimizer: torch.optim.Optimizer
@@ -89,13 +93,14 @@ def assemble(
     average = None
     if config.ema is not None:
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)
-    runner = _wrap(config, model, processes)
+    runner, unsynchronised = _wrap(config, model, processes)
     optimizer = make_optimizer(config, _groups(config, model, sparsifier, decay))
     if sparsifier is not None:
         sparsifier.attach(optimizer, total_steps=total_steps, scheduler=rate)
     return Assembly(
         model=model,
         runner=torch.compile(runner) if config.compile else runner,  # type: ignore[arg-type]
+        unsynchronised=unsynchronised,
         sparsifier=sparsifier,
         profile=sparsifier.profile if sparsifier else profile(model, example),
         optimizer=optimizer,
@@ -153,14 +158,26 @@ def _groups(
     return sparsifier.param_groups(weight_decay=weight_decay, norm_decay=norm_decay, threshold_decay=threshold_decay)
 
 
-def _wrap(config: RunConfig, model: nn.Module, processes: Processes) -> nn.Module:
+def _wrap(
+    config: RunConfig, model: nn.Module, processes: Processes
+) -> tuple[nn.Module, Callable[[], AbstractContextManager[None]]]:
+    """What the loop calls, and the context in which its gradients are not exchanged."""
     if processes.world == 1:
-        return model
+        return model, nullcontext
     if config.distributed.strategy == "ddp":
         ids = [processes.device.index] if processes.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids)
+        wrapper = DistributedDataParallel(model, device_ids=ids)
+        return wrapper, wrapper.no_sync
     for child in model.children():
         if any(True for _ in child.parameters()):
             fully_shard(child)
-    fully_shard(model)
-    return model
+    return model, partial(_unreduced, fully_shard(model))
+
+
+@contextmanager
+def _unreduced(sharded: FSDPModule) -> Iterator[None]:
+    sharded.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        sharded.set_requires_gradient_sync(True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,12 +45,16 @@ def evaluate(model: nn.Module, source: Source, config: RunConfig, processes: Pro
 
 
 def place(inputs: torch.Tensor, config: RunConfig, processes: Processes) -> torch.Tensor:
+    """Inputs on the device of this process, in the memory layout of the configuration."""
     inputs = inputs.to(processes.device, non_blocking=True)
     if config.channels_last and inputs.ndim == 4:
         inputs = inputs.to(memory_format=torch.channels_last)
     return inputs
 
 
-def autocast(config: RunConfig, processes: Processes) -> torch.autocast:
+def autocast(config: RunConfig, processes: Processes) -> AbstractContextManager[Any]:
+    """The precision of the configuration, for as long as it is entered."""
+    if config.precision == "fp32":
+        return nullcontext()
     dtype = torch.float16 if config.precision == "fp16" else torch.bfloat16
-    return torch.autocast(processes.device.type, dtype=dtype, enabled=config.precision != "fp32")
+    return torch.autocast(processes.device.type, dtype=dtype)

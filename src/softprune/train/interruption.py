@@ -30,6 +30,10 @@ class Interruption:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+            # What came too late to stop this one is not lost on the one around it.
+            outer = getattr(handler, "__self__", None)
+            if isinstance(outer, Interruption):
+                outer.asked_by = outer.asked_by or self.asked_by
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.asked_by is not None and number == signal.SIGINT:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,24 @@ class Processes:
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
+    def on_first(self, act: Callable[[], object]) -> None:
+        """Let the first process act while the others wait; if it fails, all fail.
+
+        Raises:
+            ValueError: on the others, with the message of what was raised on the first.
+        """
+        problem: Exception | None = None
+        if self.first:
+            try:
+                act()
+            except Exception as error:
+                problem = error
+        told = self.from_first(str(problem) if problem else None)
+        if problem is not None:
+            raise problem
+        if told is not None:
+            raise ValueError(told)
+
     def wait(self) -> None:
         if self.world > 1:
             dist.barrier()
@@ -60,6 +78,7 @@ class Processes:
 def join_processes() -> Iterator[Processes]:
     """Join the group that torchrun describes in the environment; alone if it does not.
 
+    A group that the program around us has made is used, and left to it: one program can make several runs.
     CUDA devices use nccl, everything else gloo. Paths for accelerators are written to be right; they were not run.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -70,8 +89,11 @@ def join_processes() -> Iterator[Processes]:
     if world == 1:
         yield Processes(0, 1, device)
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    ours = not dist.is_initialized()
+    if ours:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Processes(dist.get_rank(), world, device)
     finally:
-        dist.destroy_process_group()
+        if ours:
+            dist.destroy_process_group()

@@ -15,7 +15,9 @@ from softprune.train.config import RunConfig
 from softprune.train.data.catalog import open_data
 from softprune.train.data.source import Source
 from softprune.train.length import stretch
-from softprune.train.observer import Observer, Silent
+from softprune.train.loggers.audience import Audience
+from softprune.train.loggers.catalog import open_loggers
+from softprune.train.observer import Beginning, Ending, Observer, Silent
 from softprune.train.processes import Processes, join_processes
 from softprune.train.run_folder import CONFIG, RunFolder
 from softprune.train.trainer import Position, Trainer
@@ -67,22 +69,36 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
     with join_processes() as processes:
         source = open_source(config)
         _refuse_small_batches(config, source, processes)
-        run = _folder(config, folder, processes, resume=resume)
+        loggers: dict[str, Observer] = {}
+        processes.on_first(lambda: loggers.update(open_loggers(config.log)))
+        if not resume:
+            processes.on_first(lambda: RunFolder.create(folder, config.dump(), seed=config.seed, world=processes.world))
         parts = assemble(
             stretch(config),
             example_shape=source.example_shape,
             steps_per_epoch=source.steps(config.batch, drop_last=config.drop_last),
             processes=processes,
         )
-        trainer = Trainer(stretch(config), parts, source, run=run, processes=processes, observer=observer)
-        if resume:
-            _restore(trainer)
-        if processes.first and parts.sparsifier is not None and not resume:
-            observer.on_note(str(parts.sparsifier.forecast))
-        finished = trainer.train()
-        result = _result(trainer) if finished and processes.first else {}
-        if result:
-            run.write_result(result)
+        audience, run = Audience(observer, loggers), RunFolder(folder)
+        trainer = Trainer(stretch(config), parts, source, run=run, processes=processes, observer=audience)
+        logged = _restore(trainer) if resume else 0
+        ending: Ending = "failed"
+        try:
+            processes.on_first(
+                lambda: audience.on_begin(
+                    Beginning(folder, config, trainer.position.step, kept=len(run.metrics()), logged=logged)
+                )
+            )
+            if processes.first and parts.sparsifier is not None and not resume:
+                audience.on_note(str(parts.sparsifier.forecast))
+            finished = trainer.train()
+            result = _result(trainer) if finished and processes.first else {}
+            if result:
+                run.write_result(result)
+            ending = "finished" if finished else "stopped"
+        finally:
+            if processes.first:
+                audience.on_end(ending)
         budget = parts.sparsifier.measure() if parts.sparsifier is not None else None
         processes.wait()
     return Outcome(folder, finished, processes.first, result, budget)
@@ -97,34 +113,23 @@ def open_source(config: RunConfig) -> Source:
     )
 
 
-def _folder(config: RunConfig, folder: Path, processes: Processes, *, resume: bool) -> RunFolder:
-    """The run folder, made by the first process; what is wrong with it is raised on all."""
-    problem = None
-    if processes.first and not resume:
-        try:
-            RunFolder.create(folder, config.dump(), seed=config.seed, world=processes.world)
-        except ValueError as error:
-            problem = str(error)
-    problem = processes.from_first(problem)
-    if problem:
-        raise ValueError(problem)
-    return RunFolder(folder)
-
-
-def _restore(trainer: Trainer) -> None:
+def _restore(trainer: Trainer) -> int:
+    """Put a run back to its last whole checkpoint; how many lines it had logged."""
     notes: list[str] = []
     found = trainer.checkpoints.newest(notes)
     if found is not None:
         tensors, facts = found
         restore(trainer.parts, tensors, facts, trainer.processes)
         trainer.position = Position(**facts["progress"])
-    step = trainer.position.step
+    step, logged = trainer.position.step, 0
     if trainer.processes.first:
+        logged = len(trainer.run.metrics())
         trainer.run.cut_back(step)
         for note in notes:
             trainer.observer.on_note(note)
         trainer.observer.on_note(f"continuing {trainer.run.path} after step {step} of {trainer.parts.total_steps}")
     trainer.processes.wait()
+    return logged
 
 
 def _refuse_small_batches(config: RunConfig, source: Source, processes: Processes) -> None:

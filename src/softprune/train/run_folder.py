@@ -22,6 +22,7 @@ from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.budget.files import write_text
 from softprune.core.diagnosis import Diagnosis
+from softprune.train.observer import Row
 
 VERSION = 1
 CONFIG, ENVIRONMENT, METRICS, LAYERS, BUDGET, RESULT = (
@@ -72,19 +73,22 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def log(self, metrics: Mapping[str, float | int | str]) -> None:
+    def log(self, metrics: Row) -> None:
         """Append one object to metrics.jsonl."""
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(metrics)) + "\n")
 
-    def log_layers(self, epoch: int, step: int, diagnoses: Sequence[Diagnosis], profile: Profile) -> None:
-        """Append one row per tensor to layers.csv."""
+    def log_layers(self, epoch: int, step: int, diagnoses: Sequence[Diagnosis], profile: Profile) -> list[Row]:
+        """Append one row per tensor to layers.csv; the rows, by column."""
+        rows: list[Row] = [
+            {"epoch": epoch, "step": step, **asdict(d), "macs": round(profile[d.name].macs * d.density)}
+            for d in diagnoses
+        ]
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        for d in diagnoses:
-            writer.writerow([epoch, step, *asdict(d).values(), round(profile[d.name].macs * d.density)])
+        csv.DictWriter(text, LAYER_COLUMNS, lineterminator="\n").writerows(rows)
         with (self.path / LAYERS).open("a", encoding="utf-8") as file:
             file.write(text.getvalue())
+        return rows
 
     def write_budget(self, budget: Budget) -> None:
         budget.save(self.path / BUDGET)

@@ -6,14 +6,14 @@ import statistics
 import time
 
 import torch
-import torch.nn.functional as F
 
 from softprune.train.assembly import assemble
 from softprune.train.config import RunConfig
-from softprune.train.evaluation import autocast, place
+from softprune.train.data.source import Epoch
 from softprune.train.length import stretch
 from softprune.train.processes import join_processes
 from softprune.train.run import open_source
+from softprune.train.stepper import Stepper
 
 WARM_UP = 2
 
@@ -34,31 +34,22 @@ def time_steps(config: RunConfig, steps: int) -> str:
         source = open_source(run)
         per_epoch = source.steps(run.batch, drop_last=run.drop_last)
         parts = assemble(run, example_shape=source.example_shape, steps_per_epoch=per_epoch, processes=processes)
-        batches = source.train_epoch(
-            epoch=0, seed=run.seed, batch=run.batch, rank=processes.rank, world=processes.world
-        )
-        pieces, seconds = run.accumulate, []
-        for _ in range(steps + WARM_UP):
+        epoch = Epoch(number=0, seed=run.seed, batch=run.batch, rank=processes.rank, world=processes.world)
+        batches, stepper, seconds = source.train_epoch(epoch), Stepper(run, parts, processes), []
+        for number in range(min(steps + WARM_UP, per_epoch)):
             began = time.perf_counter()
-            try:
-                inputs, labels = next(batches)
-            except StopIteration:
-                break
+            batch = next(batches)
             while True:
                 try:
-                    for x, y in zip(inputs.tensor_split(pieces), labels.tensor_split(pieces), strict=True):
-                        with autocast(run, processes):
-                            loss = F.cross_entropy(parts.runner(place(x, run, processes)), y.to(processes.device))
-                        loss.backward()
+                    stepper.step(number, *batch)
                     break
                 except torch.OutOfMemoryError:
-                    if pieces >= len(labels):
+                    pieces = 2 * stepper.config.accumulate
+                    if pieces > len(batch[1]):
                         raise
-                    pieces *= 2
-                    parts.optimizer.zero_grad()
-            parts.optimizer.step()
-            parts.optimizer.zero_grad()
+                    stepper = Stepper(run.model_copy(update={"accumulate": pieces}), parts, processes)
             seconds.append(time.perf_counter() - began)
+    pieces = stepper.config.accumulate
     measured = seconds[WARM_UP:] or seconds
     middle = statistics.median(measured)
     hours = middle * parts.total_steps / 3600

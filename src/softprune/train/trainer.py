@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from softprune.core.sharding import whole
 from softprune.train.assembly import Assembly
 from softprune.train.checkpoints import Checkpoints
 from softprune.train.config import RunConfig
-from softprune.train.data.source import Source
-from softprune.train.evaluation import Score, autocast, evaluate, place
+from softprune.train.data.source import Epoch, Source
+from softprune.train.evaluation import Score, evaluate
 from softprune.train.interruption import Interruption
-from softprune.train.observer import Observer, Progress
+from softprune.train.observer import Observer, Progress, StopRun
 from softprune.train.processes import Processes
 from softprune.train.run_folder import RunFolder
+from softprune.train.stepper import Stepper
+
+Seen = TypeVar("Seen")
 
 
 @dataclass
@@ -60,6 +59,8 @@ class Trainer:
         self.run, self.processes, self.observer = run, processes, observer
         self.checkpoints = Checkpoints(run.checkpoints, keep=config.checkpoint.keep)
         self.position = Position()
+        self._stepper = Stepper(config, parts, processes)
+        self._wish: str | None = None  # of the observer, to stop
         self._began = time.perf_counter()  # moved back by the time that earlier parts of the run took
         self._began_after, self._began_at = 0.0, 0
 
@@ -67,7 +68,7 @@ class Trainer:
         """Go on to the end.
 
         Returns:
-            Whether the end was reached; False if a signal asked to stop, after a checkpoint.
+            Whether the end was reached; False if a signal or the observer asked to stop, after a checkpoint.
 
         Raises:
             FloatingPointError: when the loss is NaN or infinite, naming the step and the tensor.
@@ -79,9 +80,10 @@ class Trainer:
                 if not self._epoch(interruption):
                     self.save()
                     if self.processes.first:
+                        by = interruption.asked_by or self._wish or "a signal to another process"
                         self.observer.on_note(
-                            f"stopped by {interruption.asked_by or 'a signal to another process'} after step "
-                            f"{self.position.step}; continue with: softprune train --resume {self.run.path}"
+                            f"stopped by {by} after step {self.position.step}; "
+                            f"continue with: softprune train --resume {self.run.path}"
                         )
                     return False
         return True
@@ -90,10 +92,11 @@ class Trainer:
         self.position.seconds = time.perf_counter() - self._began
         return self.checkpoints.save(self.parts, asdict(self.position), self.processes, best=best)
 
-    def _epoch(self, interruption: Interruption) -> bool:
-        epoch, start = divmod(self.position.step, self.parts.steps_per_epoch)
-        batches = self.source.train_epoch(
-            epoch=epoch,
+    def steps(self) -> Iterator[float]:
+        """Make the steps that are left of this epoch, one at a time; the loss of each, after it was written down."""
+        done, start = divmod(self.position.step, self.parts.steps_per_epoch)
+        epoch = Epoch(
+            number=done,
             seed=self.config.seed,
             batch=self.config.batch,
             rank=self.processes.rank,
@@ -102,69 +105,37 @@ class Trainer:
             drop_last=self.config.drop_last,
         )
         self.parts.runner.train()
-        for inputs, labels in batches:
-            loss = self._step(inputs, labels)
-            self._after_step(epoch, loss)
-            if self.processes.any(interruption.asked_by is not None):
+        for inputs, labels in self.source.train_epoch(epoch):
+            loss = self._stepper.step(self.position.step, inputs, labels)
+            self.position.step += 1
+            self._after_step(done, loss)
+            yield loss
+
+    def _epoch(self, interruption: Interruption) -> bool:
+        number = self.position.step // self.parts.steps_per_epoch
+        for _ in self.steps():
+            # After the last step of an epoch it is evaluated first: a run that goes on begins with the next one.
+            if self.position.step % self.parts.steps_per_epoch and self._asked(interruption):
                 return False
-        self._after_epoch(epoch)
-        return True
+        self._after_epoch(number)
+        return self.position.step == self.parts.total_steps or not self._asked(interruption)
 
-    def _step(self, inputs: Tensor, labels: Tensor) -> float:
-        """One optimizer step on the global batch; the mean loss over it."""
-        parts, config = self.parts, self.config
-        lr = parts.rate(self.position.step)
-        for group in parts.optimizer.param_groups:
-            group["lr"] = lr
-        parts.optimizer.zero_grad()
-        (samples,) = self.processes.total(len(labels))
-        total = 0.0
-        # Every process makes the same number of parts, whatever its share of the batch.
-        pieces = (t.tensor_split(config.accumulate) for t in (inputs, labels))
-        for x, y in zip(*pieces, strict=True):
-            x, y = place(x, config, self.processes), y.to(self.processes.device, non_blocking=True)
-            with autocast(config, self.processes):
-                losses = F.cross_entropy(parts.runner(x), y, label_smoothing=config.label_smoothing, reduction="sum")
-                # Wrappers average gradients over processes; this makes it the mean over the samples of all of them.
-                loss = losses * (self.processes.world / samples)
-            parts.scaler.scale(loss).backward()
-            total += losses.item()
-        total = self.processes.total(total)[0] / samples
-        if not torch.isfinite(torch.tensor(total)):
-            raise FloatingPointError(self._name_the_bad(total))
-        if config.clip_norm is not None:
-            self._clip(config.clip_norm)
-        parts.scaler.step(parts.optimizer)
-        parts.scaler.update()
-        if parts.average is not None:
-            parts.average.update_parameters(parts.model)
-        self.position.step += 1
-        return total
+    def _asked(self, interruption: Interruption) -> bool:
+        return self.processes.any((interruption.asked_by or self._wish) is not None)
 
-    def _clip(self, limit: float) -> None:
-        """Clip the gradient of the weights. Thresholds are left out: clipping would weaken the loss, not the decay."""
-        self.parts.scaler.unscale_(self.parts.optimizer)
-        groups = self.parts.optimizer.param_groups
-        weights = [p for group in groups if group.get("name") != "threshold" for p in group["params"]]
-        torch.nn.utils.clip_grad_norm_(weights, limit)
-
-    def _name_the_bad(self, loss: float) -> str:
-        where = "the inputs or the loss itself"
-        for name, p in self.parts.model.named_parameters():
-            if not bool(torch.isfinite(whole(p.detach())).all()):
-                where = f"the values of {name}"
-                break
-            if p.grad is not None and not bool(torch.isfinite(whole(p.grad)).all()):
-                where = f"the gradient of {name}"
-        step = self.position.step + 1
-        return f"the loss is {loss} at step {step}; not finite: {where}. Lower the learning rate or clip_norm"
+    def _show(self, see: Callable[[Seen], None], what: Seen) -> None:
+        try:
+            see(what)
+        except StopRun as wish:
+            # Followed where all processes decide together.
+            self._wish = str(wish)
 
     def _after_step(self, epoch: int, loss: float) -> None:
         step = self.position.step
         if self.processes.first:
             if step % self.config.log.every_steps == 0:
                 self._log({"kind": "step", "epoch": epoch, "step": step, "loss": loss, "lr": self.parts.rate(step - 1)})
-            self.observer.on_step(self._progress(epoch, loss))
+            self._show(self.observer.on_step, self._progress(epoch, loss))
         # After the log: resuming forgets what was logged after the checkpoint, but cannot make up for what was not.
         every = self.config.checkpoint.every_steps
         if every is not None and step % every == 0 and step % self.parts.steps_per_epoch:
@@ -207,11 +178,12 @@ class Trainer:
             return metrics
         budget, layers = self.parts.sparsifier.measure(), self.parts.sparsifier.diagnose()
         if self.processes.first:
-            self.run.log_layers(epoch, step, layers, self.parts.profile)
+            rows = self.run.log_layers(epoch, step, layers, self.parts.profile)
+            self._show(self.observer.on_layers, rows)
             self.run.write_budget(budget)
         return {**metrics, "sparsity": budget.overall, "params": budget.params, "macs": budget.macs()}
 
     def _log(self, metrics: dict[str, Any]) -> None:
         metrics["seconds"] = round(time.perf_counter() - self._began, 3)
         self.run.log(metrics)
-        self.observer.on_metrics(metrics)
+        self._show(self.observer.on_metrics, metrics)

@@ -18,6 +18,7 @@ from real_data import data_root
 from softprune.train.data.catalog import open_data
 from softprune.train.data.cifar import LAYOUTS, NORMALISE, read_cifar10
 from softprune.train.data.cifar_files import BINARY, PNG, PYTHON, TEST_FILE, TRAIN_FILES
+from softprune.train.data.source import Epoch
 from softprune.train.data.verification import Counts
 
 WRITERS = {
@@ -160,6 +161,6 @@ def test_the_real_cifar10():
     pixels = source._train.images[::10].double() / 255
     torch.testing.assert_close(pixels.mean((0, 2, 3)), torch.tensor(NORMALISE.mean).double(), rtol=0, atol=5e-3)
     torch.testing.assert_close(pixels.std((0, 2, 3)), torch.tensor(NORMALISE.std).double(), rtol=0, atol=5e-3)
-    images, labels = next(source.train_epoch(epoch=0, seed=0, batch=512, start=3))
+    images, labels = next(source.train_epoch(Epoch(number=0, seed=0, batch=512, start=3)))
     assert images.shape == (512, 3, 32, 32)
     assert torch.bincount(labels, minlength=10).min() > 20

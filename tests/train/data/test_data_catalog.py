@@ -9,6 +9,7 @@ from data_files import write_image_folder
 from softprune.train.data import LoaderSource, Source, open_data, where_to_get
 from softprune.train.data.catalog import DATA_SETS
 from softprune.train.data.digits import load_digits
+from softprune.train.data.source import Epoch
 
 
 def test_the_digits_are_as_they_are_and_never_augmented():
@@ -19,7 +20,7 @@ def test_the_digits_are_as_they_are_and_never_augmented():
     images, labels = zip(*source.test_epoch(batch=100), strict=True)
     assert torch.equal(torch.cat(images), digits.test_images)
     assert torch.equal(torch.cat(labels), digits.test_labels)
-    picked, targets = next(source.train_epoch(epoch=4, seed=0, batch=1280))
+    picked, targets = next(source.train_epoch(Epoch(number=4, seed=0, batch=1280)))
     assert torch.equal(picked.sum((0, 1)), digits.train_images.sum((0, 1)))
     assert torch.equal(torch.bincount(targets), torch.bincount(digits.train_labels))
 
@@ -28,7 +29,7 @@ def test_a_subset_is_balanced_and_leaves_the_test_samples_alone():
     source = open_data("digits", subset=200)
     assert (source.train_size, source.test_size) == (200, 517)
     assert source.steps(64, drop_last=False) == 4
-    (_, labels), *_ = source.train_epoch(epoch=0, seed=0, batch=200)
+    (_, labels), *_ = source.train_epoch(Epoch(number=0, seed=0, batch=200))
     assert torch.bincount(labels).tolist() == [20] * 10
     with pytest.raises(ValueError, match="1 to 1280 training samples; got 1281"):
         open_data("digits", subset=1281)

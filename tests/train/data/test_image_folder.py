@@ -15,6 +15,7 @@ from softprune.train.data.crop import central_box, random_box, resized
 from softprune.train.data.image import open_rgb
 from softprune.train.data.image_folder import NORMALISE, read_image_folder
 from softprune.train.data.randomness import Draws, Purpose
+from softprune.train.data.source import Epoch
 
 
 def normalised(image):
@@ -89,15 +90,15 @@ def test_workers_batches_and_ranks_make_no_difference(tmp_path):
     helped = open_data("image-folder", root=tmp_path, image_size=16, workers=2)
     assert alone.example_shape == (1, 3, 16, 16)
     assert alone.classes == 2
-    expected = list(alone.train_epoch(epoch=1, seed=0, batch=3))
+    expected = list(alone.train_epoch(Epoch(number=1, seed=0, batch=3)))
     for (images, labels), (expected_images, expected_labels) in zip(
-        helped.train_epoch(epoch=1, seed=0, batch=3), expected, strict=True
+        helped.train_epoch(Epoch(number=1, seed=0, batch=3)), expected, strict=True
     ):
         assert torch.equal(images, expected_images)
         assert torch.equal(labels, expected_labels)
     everything = torch.cat([images for images, _ in expected])
-    assert torch.equal(next(alone.train_epoch(epoch=1, seed=0, batch=8))[0], everything)
-    shares = [next(helped.train_epoch(epoch=1, seed=0, batch=8, rank=rank, world=2))[0] for rank in range(2)]
+    assert torch.equal(next(alone.train_epoch(Epoch(number=1, seed=0, batch=8)))[0], everything)
+    shares = [next(helped.train_epoch(Epoch(number=1, seed=0, batch=8, rank=rank, world=2)))[0] for rank in range(2)]
     assert torch.equal(torch.stack(shares, dim=1).flatten(0, 1), everything)
 
 
@@ -108,7 +109,7 @@ def test_a_broken_image_is_named_also_from_a_worker(tmp_path, workers):
     broken.write_bytes(broken.read_bytes()[:300])
     source = open_data("image-folder", root=tmp_path, image_size=16, workers=workers)
     with pytest.raises(ValueError, match=r"n02_1\.JPEG: cannot be decoded"):
-        list(source.train_epoch(epoch=0, seed=0, batch=4))
+        list(source.train_epoch(Epoch(number=0, seed=0, batch=4)))
 
 
 def test_folders_that_do_not_fit_are_refused_by_name(tmp_path):
@@ -142,7 +143,7 @@ def test_all_tiny_imagenet_jpegs_decode(real):
     root = real / "tiny-imagenet-20"
     source = open_data("image-folder", root=root, image_size=56)
     assert (source.train_size, source.test_size, source.classes) == (2000, 500, 20)
-    train = list(source.train_epoch(epoch=0, seed=0, batch=250))
+    train = list(source.train_epoch(Epoch(number=0, seed=0, batch=250)))
     test = list(source.test_epoch(batch=250))
     assert torch.bincount(torch.cat([labels for _, labels in train])).tolist() == [100] * 20
     assert torch.bincount(torch.cat([labels for _, labels in test])).tolist() == [25] * 20
@@ -162,7 +163,7 @@ def test_the_full_size_jpegs_decode(real):
     root = real / "imagenet-fullsize"
     shutil.copytree(root / "val", root / "train")
     source = open_data("image-folder", root=root)
-    (images, labels), *_ = source.train_epoch(epoch=0, seed=0, batch=23)
+    (images, labels), *_ = source.train_epoch(Epoch(number=0, seed=0, batch=23))
     (test_images, test_labels), *_ = source.test_epoch(batch=23)
     assert images.shape == test_images.shape == (23, 3, 224, 224)
     assert labels.sort().values.tolist() == test_labels.tolist() == list(range(23))

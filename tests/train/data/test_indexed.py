@@ -6,6 +6,7 @@ import torch
 from softprune.train.data.augment import CropFlip, Normalise
 from softprune.train.data.indexed import IndexedSource
 from softprune.train.data.samples import MemorySamples
+from softprune.train.data.source import Epoch
 
 TRAIN, TEST = 103, 21
 
@@ -43,7 +44,7 @@ def same(left, right):
 
 def test_an_epoch_has_every_sample_once_in_shuffled_order():
     source = make()
-    epoch = list(source.train_epoch(epoch=0, seed=0, batch=10))
+    epoch = list(source.train_epoch(Epoch(number=0, seed=0, batch=10)))
     labels = torch.cat([labels for _, labels in epoch])
     assert labels.sort().values.tolist() == list(range(TRAIN))
     assert labels.tolist() != list(range(TRAIN))
@@ -56,8 +57,8 @@ def test_an_epoch_has_every_sample_once_in_shuffled_order():
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 def test_the_union_over_ranks_is_the_batch_of_one_process(batch, world):
     source = make()
-    alone = list(source.train_epoch(epoch=3, seed=5, batch=batch))
-    ranks = [list(source.train_epoch(epoch=3, seed=5, batch=batch, rank=r, world=world)) for r in range(world)]
+    alone = list(source.train_epoch(Epoch(number=3, seed=5, batch=batch)))
+    ranks = [list(source.train_epoch(Epoch(number=3, seed=5, batch=batch, rank=r, world=world))) for r in range(world)]
     assert {len(rank) for rank in ranks} == {len(alone)} == {source.steps(batch, drop_last=False)}
     for whole, *shares in zip(alone, *ranks, strict=True):
         assert same(by_label(shares), by_label([whole]))
@@ -68,15 +69,15 @@ def test_the_union_over_ranks_is_the_batch_of_one_process(batch, world):
 
 def test_rank_r_takes_every_world_th_sample():
     source = make()
-    alone = next(source.train_epoch(epoch=0, seed=0, batch=10))
-    share = next(source.train_epoch(epoch=0, seed=0, batch=10, rank=1, world=3))
+    alone = next(source.train_epoch(Epoch(number=0, seed=0, batch=10)))
+    share = next(source.train_epoch(Epoch(number=0, seed=0, batch=10, rank=1, world=3)))
     assert torch.equal(share[1], alone[1][1::3])
     assert torch.equal(share[0], alone[0][1::3])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_rank_without_samples_gets_an_empty_batch_of_the_right_shape(workers):
-    *_, (images, labels) = make(workers).train_epoch(epoch=0, seed=0, batch=100, rank=3, world=4)
+    *_, (images, labels) = make(workers).train_epoch(Epoch(number=0, seed=0, batch=100, rank=3, world=4))
     assert images.shape == (0, 3, 8, 8)
     assert images.dtype == torch.float32
     assert labels.shape == (0,)
@@ -89,7 +90,7 @@ def test_steps_are_what_an_epoch_has(drop_last):
     for batch in (1, 10, 50, 103):
         steps = source.steps(batch, drop_last=drop_last)
         assert steps == (TRAIN // batch if drop_last else -(-TRAIN // batch))
-        sizes = [len(y) for _, y in source.train_epoch(epoch=0, seed=0, batch=batch, drop_last=drop_last)]
+        sizes = [len(y) for _, y in source.train_epoch(Epoch(number=0, seed=0, batch=batch, drop_last=drop_last))]
         assert len(sizes) == steps
         assert not drop_last or set(sizes) == {batch}
 
@@ -98,9 +99,9 @@ def test_steps_are_what_an_epoch_has(drop_last):
 @pytest.mark.parametrize("world", [1, 2])
 def test_start_skips_without_reading(start, world):
     source = make()
-    whole = list(source.train_epoch(epoch=1, seed=0, batch=10, rank=world - 1, world=world))
+    whole = list(source.train_epoch(Epoch(number=1, seed=0, batch=10, rank=world - 1, world=world)))
     source._train.asked.clear()
-    rest = list(source.train_epoch(epoch=1, seed=0, batch=10, rank=world - 1, world=world, start=start))
+    rest = list(source.train_epoch(Epoch(number=1, seed=0, batch=10, rank=world - 1, world=world, start=start)))
     assert len(source._train.asked) == len(rest) == 11 - start
     for (images, labels), (expected_images, expected_labels) in zip(rest, whole[start:], strict=True):
         assert torch.equal(images, expected_images)
@@ -109,20 +110,20 @@ def test_start_skips_without_reading(start, world):
 
 def test_a_sample_is_augmented_alike_for_any_batch_world_and_workers():
     source = make()
-    reference = by_label(source.train_epoch(epoch=2, seed=9, batch=10))
-    assert same(by_label(source.train_epoch(epoch=2, seed=9, batch=33)), reference)
-    assert same(by_label(make(workers=1).train_epoch(epoch=2, seed=9, batch=16)), reference)
-    ranks = [batch for r in range(3) for batch in source.train_epoch(epoch=2, seed=9, batch=8, rank=r, world=3)]
+    reference = by_label(source.train_epoch(Epoch(number=2, seed=9, batch=10)))
+    assert same(by_label(source.train_epoch(Epoch(number=2, seed=9, batch=33))), reference)
+    assert same(by_label(make(workers=1).train_epoch(Epoch(number=2, seed=9, batch=16))), reference)
+    ranks = [batch for r in range(3) for batch in source.train_epoch(Epoch(number=2, seed=9, batch=8, rank=r, world=3))]
     assert same(by_label(ranks), reference)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_change_neither_the_batches_nor_torchs_generator(workers):
     before = torch.get_rng_state()
-    found = list(make(workers).train_epoch(epoch=0, seed=0, batch=16, start=2))
+    found = list(make(workers).train_epoch(Epoch(number=0, seed=0, batch=16, start=2)))
     assert torch.equal(torch.get_rng_state(), before)
     for (images, labels), (expected_images, expected_labels) in zip(
-        found, make().train_epoch(epoch=0, seed=0, batch=16, start=2), strict=True
+        found, make().train_epoch(Epoch(number=0, seed=0, batch=16, start=2)), strict=True
     ):
         assert torch.equal(images, expected_images)
         assert torch.equal(labels, expected_labels)
@@ -130,13 +131,13 @@ def test_workers_change_neither_the_batches_nor_torchs_generator(workers):
 
 def test_epochs_and_seeds_differ_in_order_and_augmentation():
     source = make()
-    base = list(source.train_epoch(epoch=0, seed=0, batch=TRAIN))
-    for other in ({"epoch": 1, "seed": 0}, {"epoch": 0, "seed": 1}):
-        changed = list(source.train_epoch(**other, batch=TRAIN))
+    base = list(source.train_epoch(Epoch(number=0, seed=0, batch=TRAIN)))
+    for other in ({"number": 1, "seed": 0}, {"number": 0, "seed": 1}):
+        changed = list(source.train_epoch(Epoch(**other, batch=TRAIN)))
         assert not torch.equal(changed[0][1], base[0][1])
         here, there = by_label(base), by_label(changed)
         assert sum(torch.equal(here[key], there[key]) for key in here) < TRAIN // 4
-    again = list(source.train_epoch(epoch=0, seed=0, batch=TRAIN))
+    again = list(source.train_epoch(Epoch(number=0, seed=0, batch=TRAIN)))
     assert torch.equal(again[0][0], base[0][0])
 
 
@@ -159,9 +160,9 @@ def test_what_cannot_be_is_refused_before_anything_is_read():
     with pytest.raises(ValueError, match="no batch of 104 is full with 103"):
         source.steps(104, drop_last=True)
     with pytest.raises(ValueError, match="11 steps of 10; cannot start at 12"):
-        source.train_epoch(epoch=0, seed=0, batch=10, start=12)
+        source.train_epoch(Epoch(number=0, seed=0, batch=10, start=12))
     with pytest.raises(ValueError, match="of 2 processes is 0 to 1; got 2"):
-        source.train_epoch(epoch=0, seed=0, batch=10, rank=2, world=2)
+        source.train_epoch(Epoch(number=0, seed=0, batch=10, rank=2, world=2))
     with pytest.raises(ValueError, match="at least one sample; got -1"):
         source.test_epoch(batch=-1)
     assert source._train.asked == []

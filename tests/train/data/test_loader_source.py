@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from softprune.train.data.loader import LoaderSource
+from softprune.train.data.source import Epoch
 
 
 class Named(TensorDataset):
@@ -41,21 +42,21 @@ def test_looking_at_the_first_batch_leaves_torchs_generator_alone():
 
 def test_the_order_depends_on_seed_and_epoch_alone():
     source = LoaderSource(*loaders(shuffle=True))
-    base = firsts(source.train_epoch(epoch=0, seed=0, batch=4))
+    base = firsts(source.train_epoch(Epoch(number=0, seed=0, batch=4)))
     torch.rand(7)
-    assert firsts(source.train_epoch(epoch=0, seed=0, batch=4)) == base
-    assert firsts(source.train_epoch(epoch=1, seed=0, batch=4)) != base
-    assert firsts(source.train_epoch(epoch=0, seed=1, batch=4)) != base
+    assert firsts(source.train_epoch(Epoch(number=0, seed=0, batch=4))) == base
+    assert firsts(source.train_epoch(Epoch(number=1, seed=0, batch=4))) != base
+    assert firsts(source.train_epoch(Epoch(number=0, seed=1, batch=4))) != base
     assert sorted(chain(*base)) == [4.0 * i for i in range(20)]
 
 
 def test_start_skips_batches():
     source = LoaderSource(*loaders(shuffle=True))
-    whole = firsts(source.train_epoch(epoch=0, seed=0, batch=4))
-    assert firsts(source.train_epoch(epoch=0, seed=0, batch=4, start=2)) == whole[2:]
-    assert firsts(source.train_epoch(epoch=0, seed=0, batch=4, start=5)) == []
+    whole = firsts(source.train_epoch(Epoch(number=0, seed=0, batch=4)))
+    assert firsts(source.train_epoch(Epoch(number=0, seed=0, batch=4, start=2))) == whole[2:]
+    assert firsts(source.train_epoch(Epoch(number=0, seed=0, batch=4, start=5))) == []
     with pytest.raises(ValueError, match="5 steps; cannot start at 6"):
-        source.train_epoch(epoch=0, seed=0, batch=4, start=6)
+        source.train_epoch(Epoch(number=0, seed=0, batch=4, start=6))
 
 
 def test_samplers_are_told_the_epoch_and_share_out():
@@ -63,23 +64,23 @@ def test_samplers_are_told_the_epoch_and_share_out():
         sampler = DistributedSampler(data(), num_replicas=2, rank=rank, shuffle=True)
         return LoaderSource(DataLoader(data(), batch_size=2, sampler=sampler), [], example_shape=(1, 1, 2, 2))
 
-    first, second = (firsts(of_rank(r).train_epoch(epoch=3, seed=0, batch=4, rank=r, world=2)) for r in (0, 1))
+    first, second = (firsts(of_rank(r).train_epoch(Epoch(number=3, seed=0, batch=4, rank=r, world=2))) for r in (0, 1))
     assert sorted(chain(*first, *second)) == [4.0 * i for i in range(20)]
-    assert firsts(of_rank(0).train_epoch(epoch=4, seed=0, batch=4, rank=0, world=2)) != first
+    assert firsts(of_rank(0).train_epoch(Epoch(number=4, seed=0, batch=4, rank=0, world=2))) != first
     assert of_rank(0).train_size == 20
 
 
 def test_loaders_that_give_every_rank_everything_are_refused():
     for options in ({"shuffle": True}, {"shuffle": False}):
         with pytest.raises(ValueError, match="each of 2 ranks would get all samples"):
-            LoaderSource(*loaders(**options)).train_epoch(epoch=0, seed=0, batch=8, world=2)
+            LoaderSource(*loaders(**options)).train_epoch(Epoch(number=0, seed=0, batch=8, world=2))
     with pytest.raises(ValueError, match="each of 2 ranks would get all samples"):
         LoaderSource(*loaders()).test_epoch(batch=8, world=2)
 
 
 def test_a_batch_that_is_not_the_loaders_is_refused():
     with pytest.raises(ValueError, match="batches of 4 on 1 ranks are not the global batch of 64"):
-        LoaderSource(*loaders()).train_epoch(epoch=0, seed=0, batch=64)
+        LoaderSource(*loaders()).train_epoch(Epoch(number=0, seed=0, batch=64))
 
 
 def test_lists_of_batches_will_do():
@@ -87,7 +88,7 @@ def test_lists_of_batches_will_do():
     source = LoaderSource(batches, batches[:1], classes=2)
     assert (source.train_size, source.test_size, source.example_shape) == (5, 3, (1, 5))
     assert source.steps(3, drop_last=False) == 2
-    found = list(source.train_epoch(epoch=0, seed=0, batch=3, start=1))
+    found = list(source.train_epoch(Epoch(number=0, seed=0, batch=3, start=1)))
     assert torch.equal(found[0][0], torch.ones(2, 5))
 
 
@@ -105,7 +106,7 @@ def test_an_object_of_ones_own_with_set_epoch():
             return ((torch.full((2, 1), float(self.epoch or 0)), torch.zeros(2).long()) for _ in range(3))
 
     source = LoaderSource(Stream(), Stream(), classes=1, train_size=6, test_size=6)
-    assert [images[0, 0].item() for images, _ in source.train_epoch(epoch=8, seed=0, batch=2)] == [8.0] * 3
+    assert [images[0, 0].item() for images, _ in source.train_epoch(Epoch(number=8, seed=0, batch=2))] == [8.0] * 3
 
 
 def test_what_cannot_be_known_is_asked_for():

@@ -10,6 +10,7 @@ from real_data import data_root
 
 from softprune.train.data.catalog import open_data
 from softprune.train.data.mnist import FASHION_MNIST, MNIST, read_mnist
+from softprune.train.data.source import Epoch
 from softprune.train.data.verification import Counts
 
 
@@ -102,7 +103,7 @@ def check_real(source, mean, std):
     pixels = source._train.images.float() / 255
     assert abs(pixels.mean().item() - mean) < 5e-5
     assert abs(pixels.std().item() - std) < 5e-5
-    images, _ = next(source.train_epoch(epoch=0, seed=0, batch=256))
+    images, _ = next(source.train_epoch(Epoch(number=0, seed=0, batch=256)))
     assert abs(images.mean().item()) < 0.1
 
 

@@ -5,7 +5,7 @@ from softprune.train.config.identity import content_hash
 from softprune.train.config.learning import OptimizerConfig, ProposeConfig, ScheduleConfig
 from softprune.train.config.method import MethodConfig
 from softprune.train.config.problem import ConfigError, Problem
-from softprune.train.config.process import CheckpointConfig, DistributedConfig, LogConfig
+from softprune.train.config.process import CheckpointConfig, DistributedConfig, LogConfig, MlflowConfig, WandbConfig
 from softprune.train.config.reference import config_schema
 from softprune.train.config.rule import RuleConfig, parse_match
 from softprune.train.config.run import RunConfig
@@ -19,6 +19,7 @@ __all__ = [
     "ExpectedConfig",
     "LogConfig",
     "MethodConfig",
+    "MlflowConfig",
     "ModelConfig",
     "OptimizerConfig",
     "Problem",
@@ -26,6 +27,7 @@ __all__ = [
     "RuleConfig",
     "RunConfig",
     "ScheduleConfig",
+    "WandbConfig",
     "config_schema",
     "content_hash",
     "parse_match",

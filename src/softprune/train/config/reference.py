@@ -11,6 +11,7 @@ from softprune.train.config.keys import leaves
 from softprune.train.config.method import PROPOSE, method_defaults, method_descriptions
 from softprune.train.config.problem import shown
 from softprune.train.config.run import RunConfig
+from softprune.train.config.section import Section
 
 
 def config_schema() -> dict[str, Any]:
@@ -28,9 +29,22 @@ def config_schema() -> dict[str, Any]:
 
 def key_table() -> str:
     """Every key with its default and its meaning, as a Markdown table."""
-    rows = [(path, _default(field), field.description or "") for path, field in leaves(RunConfig)]
+    rows = _rows(RunConfig)
     at = next(index for index, row in enumerate(rows) if row[0] == "method.name") + 1
     rows[at:at] = _method_rows()
+    return _markdown(rows)
+
+
+def section_table(section: type[Section]) -> str:
+    """Every key of another kind of file with its default and its meaning, as a Markdown table."""
+    return _markdown(_rows(section))
+
+
+def _rows(section: type[Section]) -> list[tuple[str, str, str]]:
+    return [(path, _default(field), field.description or "") for path, field in leaves(section)]
+
+
+def _markdown(rows: list[tuple[str, str, str]]) -> str:
     lines = [f"| `{path}` | {default} | {text.replace('|', chr(92) + '|')} |" for path, default, text in rows]
     return "\n".join(["| key | default | meaning |", "| --- | --- | --- |", *lines])
 

@@ -3,6 +3,6 @@
 from softprune.train.data.catalog import open_data
 from softprune.train.data.loader import LoaderSource
 from softprune.train.data.origin import where_to_get
-from softprune.train.data.source import Batch, Source
+from softprune.train.data.source import Batch, Epoch, Source
 
-__all__ = ["Batch", "LoaderSource", "Source", "open_data", "where_to_get"]
+__all__ = ["Batch", "Epoch", "LoaderSource", "Source", "open_data", "where_to_get"]

@@ -43,8 +43,9 @@ def open_data(
         ValueError: if a file is not what it should be, or there is no such data set.
 
     Example:
+        >>> from softprune.train.data import Epoch
         >>> source = open_data("digits", subset=100)
-        >>> images, labels = next(source.train_epoch(epoch=0, seed=0, batch=10))
+        >>> images, labels = next(source.train_epoch(Epoch(number=0, seed=0, batch=10)))
         >>> images.shape, source.steps(10, drop_last=False)
         (torch.Size([10, 1, 8, 8]), 10)
     """

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from softprune.train.data.randomness import Draws
 from softprune.train.data.samples import Samples
-from softprune.train.data.source import Batch, Source
+from softprune.train.data.source import Batch, Epoch, Source
 
 
 class IndexedSource(Source):
@@ -56,23 +56,13 @@ class IndexedSource(Source):
             raise ValueError(f"{self.name}: no batch of {batch} is full with {self.train_size} training samples")
         return steps
 
-    def train_epoch(
-        self,
-        *,
-        epoch: int,
-        seed: int,
-        batch: int,
-        rank: int = 0,
-        world: int = 1,
-        start: int = 0,
-        drop_last: bool = False,
-    ) -> Iterator[Batch]:
-        steps = self.steps(batch, drop_last=drop_last)
-        if not 0 <= start <= steps:
-            raise ValueError(f"{self.name}: an epoch has {steps} steps of {batch}; cannot start at {start}")
-        draws = Draws(seed, epoch)
-        shares = share(draws.order(self.train_size), batch, rank=rank, world=world)[start:steps]
-        return self._batches(self._train, shares, draws)
+    def train_epoch(self, epoch: Epoch) -> Iterator[Batch]:
+        steps = self.steps(epoch.batch, drop_last=epoch.drop_last)
+        if not 0 <= epoch.start <= steps:
+            raise ValueError(f"{self.name}: an epoch has {steps} steps of {epoch.batch}; cannot start at {epoch.start}")
+        draws = Draws(epoch.seed, epoch.number)
+        shares = share(draws.order(self.train_size), epoch.batch, rank=epoch.rank, world=epoch.world)
+        return self._batches(self._train, shares[epoch.start : steps], draws)
 
     def test_epoch(self, *, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         return self._batches(self._test, share(torch.arange(self.test_size), batch, rank=rank, world=world), None)

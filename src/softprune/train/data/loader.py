@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from softprune.train.data.randomness import Draws, Purpose
-from softprune.train.data.source import Batch, Source
+from softprune.train.data.source import Batch, Epoch, Source
 
 
 class LoaderSource(Source):
@@ -68,22 +68,13 @@ class LoaderSource(Source):
         except TypeError as error:
             raise ValueError("the training loader has no length: give it a __len__, the steps of one epoch") from error
 
-    def train_epoch(
-        self,
-        *,
-        epoch: int,
-        seed: int,
-        batch: int,
-        rank: int = 0,
-        world: int = 1,
-        start: int = 0,
-        drop_last: bool = False,
-    ) -> Iterator[Batch]:
-        _check_share(self._train, world)
-        _check_batch(self._train, batch, world)
-        if not 0 <= start <= (steps := self.steps(batch, drop_last=drop_last)):
-            raise ValueError(f"{self.name}: an epoch has {steps} steps; cannot start at {start}")
-        return self._iterate(Draws(seed, epoch), start)
+    def train_epoch(self, epoch: Epoch) -> Iterator[Batch]:
+        _check_share(self._train, epoch.world)
+        _check_batch(self._train, epoch.batch, epoch.world)
+        steps = self.steps(epoch.batch, drop_last=epoch.drop_last)
+        if not 0 <= epoch.start <= steps:
+            raise ValueError(f"{self.name}: an epoch has {steps} steps; cannot start at {epoch.start}")
+        return self._iterate(Draws(epoch.seed, epoch.number), epoch.start)
 
     def test_epoch(self, *, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         _check_share(self._test, world)

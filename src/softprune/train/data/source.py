@@ -4,11 +4,35 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from torch import Tensor
 
 Batch = tuple[Tensor, Tensor]
 """Inputs [n, ...] and labels [n], int64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """One pass over the training samples, as one process makes it.
+
+    Args:
+        number: which epoch; another one has another order and other augmentations.
+        seed: of order and augmentation.
+        batch: samples of one step over all ranks.
+        rank: which process this is, 0 to ``world - 1``.
+        world: how many processes there are.
+        start: steps of this epoch that are already done and are skipped.
+        drop_last: leave out the last batch if it is not full.
+    """
+
+    number: int
+    seed: int
+    batch: int
+    rank: int = 0
+    world: int = 1
+    start: int = 0
+    drop_last: bool = False
 
 
 class Source(ABC):
@@ -42,28 +66,8 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def train_epoch(
-        self,
-        *,
-        epoch: int,
-        seed: int,
-        batch: int,
-        rank: int = 0,
-        world: int = 1,
-        start: int = 0,
-        drop_last: bool = False,
-    ) -> Iterator[Batch]:
-        """The training batches of one epoch for one rank, shuffled and augmented.
-
-        Args:
-            epoch: which epoch; another one has another order and other augmentations.
-            seed: of order and augmentation.
-            batch: samples of one step over all ranks.
-            rank: which process this is, 0 to ``world - 1``.
-            world: how many processes there are.
-            start: steps of this epoch that are already done and are skipped.
-            drop_last: leave out the last batch if it is not full.
-        """
+    def train_epoch(self, epoch: Epoch) -> Iterator[Batch]:
+        """The training batches of one epoch for one rank, shuffled and augmented."""
 
     @abstractmethod
     def test_epoch(self, *, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
