@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import budget, model, training
+from softprune.cli import budget, model, sweep, training
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -17,7 +17,15 @@ app = typer.Typer(
 )
 app.add_typer(budget.app, name="budget")
 app.add_typer(training.config_app, name="config")
-for command in (training.demo, training.train, training.recipes, training.evaluate, training.bake, model.profile):
+for command in (
+    training.demo,
+    training.train,
+    sweep.sweep,
+    training.recipes,
+    training.evaluate,
+    training.bake,
+    model.profile,
+):
     app.command()(command)
 app.command("import-str")(model.import_str)
 

@@ -1,0 +1,100 @@
+"""Making the study of a sweep, or joining it: the first worker lays out all trials, the others find them."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+import optuna
+from optuna.exceptions import DuplicatedStudyError
+from optuna.storages import RDBStorage
+
+from softprune.budget.files import write_whole
+from softprune.train.sweep.identity import description, differences
+from softprune.train.sweep.objective import DIRECTIONS
+from softprune.train.sweep.slot import SLOT
+from softprune.train.sweep.storage import open_file, open_url, prefer_log, without_password
+from softprune.train.sweep.study import SharedStudy
+from softprune.train.sweep.sweep import Sweep
+
+DATABASE = "study.db"
+# Attributes of the study.
+SWEEP, READY = "sweep", "ready"
+
+
+def open_study(sweep: Sweep, folder: Path) -> SharedStudy:
+    """Join the study of a sweep, or make it.
+
+    Args:
+        sweep: what is searched.
+        folder: of the sweep; locked, so that no other process makes the study at the same time.
+
+    Raises:
+        ValueError: if the storage has another study of this name, or cannot be reached.
+    """
+    url, grace = sweep.config.storage, sweep.config.grace_seconds
+    if url is None:
+        path = folder / DATABASE
+        if not path.exists():
+            write_whole(path, partial(_write_database, sweep))
+        storage = open_file(path, grace_seconds=grace)
+    else:
+        storage = open_url(url, grace_seconds=grace)
+        _create(sweep, storage)
+        _wait_until_ready(sweep, storage, patience=grace)
+    _refuse_another(sweep, storage)
+    return SharedStudy(sweep, storage)
+
+
+def _write_database(sweep: Sweep, path: Path) -> None:
+    storage = open_file(path, grace_seconds=sweep.config.grace_seconds)
+    _create(sweep, storage)
+    prefer_log(storage)
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+def _create(sweep: Sweep, storage: RDBStorage) -> None:
+    """Make the study and lay out its trials; nothing if it is there."""
+    config = sweep.config
+    try:
+        study = optuna.create_study(
+            study_name=config.name, storage=storage, directions=[DIRECTIONS[name] for name in config.objectives]
+        )
+    except DuplicatedStudyError:
+        return
+    study.set_user_attr(SWEEP, description(sweep.config, sweep.base))
+    points = sweep.points() or [{}] * sweep.trials
+    for number, point in enumerate(points):
+        study.enqueue_trial(sweep.space.fixed(point), user_attrs={SLOT: number})
+    study.set_user_attr(READY, True)
+
+
+def _wait_until_ready(sweep: Sweep, storage: RDBStorage, *, patience: float) -> None:
+    """Wait for another machine that is laying out the trials."""
+    study = optuna.load_study(study_name=sweep.config.name, storage=storage)
+    count, since = -1, time.monotonic()
+    while not study.user_attrs.get(READY):
+        seen, count = count, len(study.get_trials(deepcopy=False))
+        since = time.monotonic() if count > seen else since
+        made_elsewhere = count > 0 and SWEEP not in study.user_attrs
+        if made_elsewhere or time.monotonic() - since > patience:
+            url = without_password(sweep.config.storage or "")
+            why = "is no study of a sweep" if made_elsewhere else "was never filled: whoever made it stopped half way"
+            raise ValueError(
+                f"the study {sweep.config.name!r} in {url} {why}. Choose another name, or delete it with "
+                f"optuna delete-study --study-name {sweep.config.name} --storage URL"
+            )
+        time.sleep(0.5)
+
+
+def _refuse_another(sweep: Sweep, storage: RDBStorage) -> None:
+    study = optuna.load_study(study_name=sweep.config.name, storage=storage)
+    different = differences(study.user_attrs.get(SWEEP, {}), description(sweep.config, sweep.base))
+    if different:
+        where = "this folder" if sweep.config.storage is None else without_password(sweep.config.storage)
+        raise ValueError(
+            f"the study {sweep.config.name!r} in {where} searches something else: {', '.join(different)} differ; "
+            "choose another name, or another folder with --out"
+        )
