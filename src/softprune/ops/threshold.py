@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from softprune.ops.g import G, Sigmoid
 
@@ -24,8 +25,9 @@ from softprune.ops.g import G, Sigmoid
 # tensor stays in the cache instead of making two more trips to memory.
 CACHE_PIECE = 1 << 18
 
-# Not a sharded or otherwise special tensor.
+# Not a sharded or otherwise special tensor, of a dtype that a Python number can be compared with exactly.
 PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
+NUMBERS = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,30 @@ def shrink(w: Tensor, alpha: Tensor, *, backward: Backward = masked) -> Tensor:
 
 
 def _shrink(w: Tensor, alpha: Tensor, leak: float, *, flat_at_zero: bool) -> Tensor:
-    if alpha.numel() != 1 and not _fits(alpha.shape, w.shape):
+    # The compiler, the function transforms and forward mode want plain operations; the compiler fuses them itself.
+    plain = (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+    if alpha.numel() == 1 and not plain:
+        if not leak and w.is_cpu and w.dtype in NUMBERS and type(w) in PLAIN_TENSORS:
+            return _shrink_by_number(w, alpha, flat_at_zero=flat_at_zero)
+    elif not _fits(alpha.shape, w.shape) and alpha.numel() != 1:
         raise ValueError(f"a threshold of shape {tuple(alpha.shape)} does not broadcast to {tuple(w.shape)}")
-    # The compiler and the function transforms want plain operations, and the compiler fuses them itself.
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return _composed(w, alpha, leak)
-    return _Shrink.apply(w, alpha, _cheap_number(alpha, w), leak, flat_at_zero)
+    return _composed(w, alpha, leak) if plain else _Shrink.apply(w, alpha, leak)
+
+
+def _shrink_by_number(w: Tensor, alpha: Tensor, *, flat_at_zero: bool) -> Tensor:
+    """The paper's operator where its threshold is one number that can be read without waiting for an accelerator.
+
+    This runs once per tensor and step, between operations that have swept the cache, so every Python call counts.
+    """
+    number = alpha.item()
+    shrunk = F.softshrink(w, number) if number else w
+    if not alpha.requires_grad:
+        return shrunk
+    return _Brake.apply(shrunk, alpha, flat_at_zero and not number)
 
 
 def _fits(small: torch.Size, large: torch.Size) -> bool:
@@ -104,70 +124,52 @@ def _composed(w: Tensor, alpha: Tensor, leak: float) -> Tensor:
     return shrunk.to(w.dtype)
 
 
-def _cheap_number(alpha: Tensor, w: Tensor) -> float | None:
-    """The threshold, where it is one number that can be read without waiting for an accelerator."""
-    if alpha.numel() == 1 and w.is_cpu and w.dtype in (torch.float32, torch.float64) and type(w) in PLAIN_TENSORS:
-        return alpha.item()
-    return None
+class _Brake(torch.autograd.Function):
+    """Passes the shrunk weights on; its backward gives the threshold its gradient.
 
-
-class _Shrink(torch.autograd.Function):
-    """Keeps its output and nothing else of the size of w: S tells both the mask and the sign.
-
-    It runs once per tensor and step, between operations that have swept the cache, so every Python call counts:
     `forward` takes the context itself, because with a separate `setup_context` torch inspects the signature each time.
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any,
-        w: Tensor,
-        alpha: Tensor,
-        number: float | None,
-        leak: float,
-        flat_at_zero: bool,  # noqa: FBT001
-    ) -> Tensor:
-        if number is None:
-            wide = w.to(torch.promote_types(w.dtype, alpha.dtype))
-            shrunk = (wide - torch.clamp(wide, -alpha, alpha)).to(w.dtype)
-        else:
-            shrunk = w.view_as(w) if number == 0.0 else F.softshrink(w, number)
-        ctx.number, ctx.leak, ctx.flat_at_zero = number, leak, flat_at_zero
+    def forward(ctx: Any, shrunk: Tensor, alpha: Tensor, idle: bool) -> Tensor:  # type: ignore[override]  # noqa: FBT001
+        ctx.idle = idle
         ctx.save_for_backward(shrunk, alpha)
-        ctx.save_for_forward(shrunk, alpha)
         return shrunk
 
     @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:  # type: ignore[override]
         shrunk, alpha = ctx.saved_tensors
-        wants_w, wants_alpha, *_ = ctx.needs_input_grad
-        grad_w = _grad_w(grad, shrunk, alpha, ctx.leak, number=ctx.number) if wants_w else None
-        grad_alpha = None
-        if wants_alpha:
-            # A zero, not None: an optimizer skips the decay of a parameter without a gradient.
-            idle = ctx.flat_at_zero and ctx.number == 0.0
-            grad_alpha = torch.zeros_like(alpha) if idle else _grad_alpha(grad, shrunk, alpha)
-        return grad_w, grad_alpha, None, None, None
+        if not ctx.needs_input_grad[1]:
+            return grad, None, None
+        # A zero, not None: an optimizer skips the decay of a parameter without a gradient.
+        return grad, torch.zeros_like(alpha) if ctx.idle else _grad_alpha(grad, shrunk, alpha), None
+
+
+class _Shrink(torch.autograd.Function):
+    """The operator for everything else: many thresholds, pruned weights that learn, half precision, accelerators.
+
+    Keeps its output and nothing else of the size of w: S tells both the mask and the sign.
+    """
 
     @staticmethod
-    def jvp(ctx: Any, w_tangent: Tensor | None, alpha_tangent: Tensor | None, *_: None) -> Tensor:
+    def forward(ctx: Any, w: Tensor, alpha: Tensor, leak: float) -> Tensor:  # type: ignore[override]
+        wide = w.to(torch.promote_types(w.dtype, alpha.dtype))
+        shrunk = (wide - torch.clamp(wide, -alpha, alpha)).to(w.dtype)
+        ctx.leak = leak
+        ctx.save_for_backward(shrunk, alpha)
+        return shrunk
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
         shrunk, alpha = ctx.saved_tensors
-        tangent = torch.zeros_like(shrunk)
-        if w_tangent is not None:
-            tangent = tangent + _grad_w(w_tangent, shrunk, alpha, ctx.leak, number=None)
-        if alpha_tangent is not None:
-            tangent = tangent - shrunk.sign() * alpha_tangent
-        return tangent.to(shrunk.dtype)
+        wants_w, wants_alpha, _ = ctx.needs_input_grad
+        grad_w = _grad_w(grad, shrunk, alpha, ctx.leak) if wants_w else None
+        return grad_w, _grad_alpha(grad, shrunk, alpha) if wants_alpha else None, None
 
 
-def _grad_w(grad: Tensor, shrunk: Tensor, alpha: Tensor, leak: float, *, number: float | None) -> Tensor:
-    if leak == 1.0 or number == 0.0:
+def _grad_w(grad: Tensor, shrunk: Tensor, alpha: Tensor, leak: float) -> Tensor:
+    if leak == 1.0:
         return grad
-    if number is not None and leak == 0.0:
-        # One vectorised pass: zero where -0 <= S <= 0, the gradient elsewhere; differentiable in grad.
-        return torch.ops.aten.hardshrink_backward.default(grad, shrunk, 0.0)
     active = (shrunk != 0) | (alpha == 0)
     return torch.where(active, grad, leak * grad if leak else 0.0)
 
