@@ -84,9 +84,7 @@ def shrink(w: Tensor, alpha: Tensor, *, backward: Backward = masked) -> Tensor:
 def _shrink(w: Tensor, alpha: Tensor, leak: float, *, flat_at_zero: bool) -> Tensor:
     # The compiler, the function transforms and forward mode want plain operations; the compiler fuses them itself.
     plain = (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
+        torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     )
     if alpha.numel() == 1 and not plain:
         if not leak and w.is_cpu and w.dtype in NUMBERS and type(w) in PLAIN_TENSORS:
