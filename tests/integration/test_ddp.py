@@ -45,6 +45,21 @@ def test_collapse_is_seen_and_stops_nobody(ranks):
     assert any(float(t) == 0 for key, t in found.items() if key.startswith("density/"))
 
 
+@pytest.mark.parametrize("name", ["tensor", "filter", "gmp", "ties"])
+def test_a_goal_is_exact_on_both_and_like_on_one(ranks, name):
+    together, alone = part(ranks[0], f"goal {name} together"), part(ranks[0], f"goal {name} alone")
+    sizes = {"embed": 17 * 6, "blocks.0.linear": 17 * 17, "blocks.1.linear": 17 * 17, "head": 5 * 17}
+    total = sum(sizes.values())
+    for found in (together, alone):
+        kept = sum(round(float(found[f"density/{layer}.weight"]) * size) for layer, size in sizes.items())
+        assert total - kept == round(0.9 * total)
+    for key in (key for key in together if key.endswith((".s", ".original"))):
+        # Only the order of additions differs.
+        torch.testing.assert_close(
+            together[key], alone[key], rtol=1e-7, atol=1e-10, msg=lambda m, key=key: f"{key}: {m}"
+        )
+
+
 def test_a_fixed_support_keeps_its_zeros_on_both(ranks):
     for results in ranks:
         weights, zeros = part(results, "support"), part(results, "support zeros")

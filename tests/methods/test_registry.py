@@ -47,9 +47,9 @@ def test_defaults_are_left_out():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "unknown method None; known are keep-zeros, str"),
+        ({}, "unknown method None; known are gmp, keep-zeros, st3, str"),
         ({"method": "strr"}, "unknown method 'strr'"),
-        ({"method": "str", "s_int": 1.0}, "no field s_int; it has backward, g, granularity, min_keep, s_init"),
+        ({"method": "str", "s_int": 1.0}, "no field s_int; it has backward, g, gradient, granularity, min_keep, pace"),
         ({"method": "str", "g": {"g": "tanh"}}, "unknown g 'tanh'; known are sigmoid, exp, softplus"),
         ({"method": "str", "g": {"g": "exp", "scale": 2}}, "cannot read the value"),
         ({"method": "str", "backward": {"leaks": 0.5}}, "cannot read the value"),

@@ -106,6 +106,10 @@ def test_what_the_small_recipes_propose_is_reached(name):
     if config.method is None:
         assert load_recipe(name.replace("dense", "str")).optimizer.lr == config.optimizer.lr
         return
+    if config.goal is not None:
+        assert config.goal.sparsity == config.expected.sparsity
+        assert config.optimizer == load_recipe(name.replace("str-goal", "dense")).optimizer
+        return
     assert config.method.proposes and config.optimizer.threshold_decay == "propose"
     steps_per_epoch = math.ceil(IMAGES[config.data.name] / config.batch)
     sgd = SGD([torch.zeros(1)], lr=config.optimizer.lr, momentum=config.optimizer.momentum)
@@ -137,7 +141,7 @@ def test_the_expected_costs_agree_with_the_sparsity(name):
 
 def test_the_list():
     found = {recipe.name: recipe for recipe in recipes()}
-    assert len(found) == 31 and set(PAPER) <= set(found)
+    assert len(found) == 33 and set(PAPER) <= set(found)
     assert found["resnet50/str-90.23"].expected["accuracy"] == 0.7431
     assert found["resnet50/str-81.27"].expected["params"] == 4_780_000
     assert "5.2517578125e-5" in found["resnet50/str-97.78"].expected["note"]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.goals import Flops, Goal, Params, Sparsity, require_reachable
+from softprune.budget.goals import Flops, Goal, Params, Sparsity, require_managed, require_reachable
 
 # Halvings of the searched interval: more than the bits of a float, so that the search is exact.
 BISECTIONS = 80
@@ -25,7 +25,7 @@ def uniform(profile: Profile, goal: Goal, *, dense: Sequence[str] = ()) -> Budge
         >>> uniform(Budget.load("resnet50/uniform-90").profile, Sparsity(0.9)).macs()
         409018778
     """
-    free = _free(profile, dense)
+    free = _free(profile, goal, dense)
 
     def share(kept: float) -> Mapping[str, float]:
         density = kept / sum(t.params for t in free)
@@ -61,7 +61,7 @@ def erk(profile: Profile, goal: Goal, *, dense: Sequence[str] = (), power: float
     """
     if not (math.isfinite(power) and power >= 0):
         raise ValueError(f"power must be a finite number >= 0, got {power}")
-    free = _free(profile, dense)
+    free = _free(profile, goal, dense)
 
     def share(kept: float) -> Mapping[str, float]:
         return _erk_densities(free, kept, power=power)
@@ -117,7 +117,8 @@ def _solve(
     return share(high)
 
 
-def _free(profile: Profile, dense: Sequence[str]) -> list[TensorCost]:
+def _free(profile: Profile, goal: Goal, dense: Sequence[str]) -> list[TensorCost]:
+    require_managed(goal)
     kept_whole = set(profile.match(dense))
     free = [t for t in profile if t.name not in kept_whole and t.params]
     if not free:

@@ -3,11 +3,17 @@
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import Literal, get_args
+
+# What is counted: the managed weights alone, as in the paper, or every parameter of the model.
+Scope = Literal["managed", "all"]
 
 
 @dataclass(frozen=True)
 class Sparsity:
     """The fraction of weights that shall be zero, strictly between 0 and 1.
+
+    ``scope="all"`` takes it of every parameter of the model: biases, normalisation, tensors left alone.
 
     Example:
         >>> Sparsity(0.9).kept(1000)
@@ -15,6 +21,7 @@ class Sparsity:
     """
 
     value: float
+    scope: Scope = "managed"
 
     def __post_init__(self) -> None:
         value = _number(self.value, "Sparsity")
@@ -22,6 +29,10 @@ class Sparsity:
             hint = f"; did you mean {value / 100:g}?" if 1.0 < value < 100.0 else ""
             raise ValueError(f"Sparsity must lie strictly between 0 and 1, got {value:g}{hint}")
         object.__setattr__(self, "value", value)
+        _scope(self.scope)
+
+    def __repr__(self) -> str:
+        return f"Sparsity(value={self.value!r}{_unusual(self.scope)})"
 
     @property
     def density(self) -> float:
@@ -35,12 +46,20 @@ class Sparsity:
 
 @dataclass(frozen=True)
 class Params:
-    """The number of weights that shall be kept. Accepts whole floats: ``Params(2.5e6)``."""
+    """The number of weights that shall be kept. Accepts whole floats: ``Params(2.5e6)``.
+
+    ``scope="all"`` counts every parameter of the model.
+    """
 
     count: int
+    scope: Scope = "managed"
 
     def __post_init__(self) -> None:
+        _scope(self.scope)
         object.__setattr__(self, "count", _whole(self.count, "Params", "weights to keep"))
+
+    def __repr__(self) -> str:
+        return f"Params(count={self.count!r}{_unusual(self.scope)})"
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,16 @@ class Flops:
 Goal = Sparsity | Params | Flops
 
 
+def checked_goal(value: object) -> Goal:
+    """The value itself, if it is a goal; a bare number most likely meant one."""
+    if isinstance(value, Sparsity | Params | Flops):
+        return value
+    hint = ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        hint = f"; did you mean Sparsity({value})?" if 0 < value < 1 else f"; did you mean Params({value})?"
+    raise TypeError(f"a goal is Sparsity(...), Params(...) or Flops(...), got {value!r}{hint}")
+
+
 def require_reachable(goal: Params | Flops, low: float, *, high: float) -> None:
     """Refuse a goal outside ``(low, high]``, the totals that some set of densities can reach."""
     wanted = goal.count if isinstance(goal, Params) else goal.macs
@@ -67,6 +96,22 @@ def require_reachable(goal: Params | Flops, low: float, *, high: float) -> None:
         raise ValueError(
             f"{goal} cannot be reached: choose more than {math.floor(low):,} and at most {math.floor(high):,} {unit}"
         )
+
+
+def require_managed(goal: Goal) -> None:
+    """Refuse ``scope="all"`` where only the tensors of a profile are known."""
+    if not isinstance(goal, Flops) and goal.scope != "managed":
+        raise ValueError(f'{goal} counts parameters that an allocator does not see: leave out scope="all"')
+
+
+def _unusual(scope: Scope) -> str:
+    """Goals are in messages and in the source of budgets, where the usual scope goes without saying."""
+    return "" if scope == "managed" else f", scope={scope!r}"
+
+
+def _scope(value: object) -> None:
+    if value not in get_args(Scope):
+        raise ValueError(f"scope is {' or '.join(map(repr, get_args(Scope)))}, got {value!r}")
 
 
 def _number(value: object, what: str) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
-from softprune.budget.goals import Flops, Goal, Sparsity, require_reachable
+from softprune.budget.goals import Flops, Goal, Sparsity, require_managed, require_reachable
 from softprune.budget.prunable import PrunableTensor, first_names, named_tensors, prunable_tensors
 
 
@@ -35,6 +35,7 @@ def global_magnitude(model: nn.Module, goal: Goal, *, profile: Profile | None = 
     entries = _entries(model, profile)
     sizes = [entry.parameter.numel() for entry in entries]
     costs = [Fraction(1)] * len(entries)
+    require_managed(goal)
     if isinstance(goal, Sparsity):
         limit = goal.kept(sum(sizes))
     elif isinstance(goal, Flops):

@@ -22,6 +22,8 @@ REMEMBERED = 1 << 16
 class Attachment:
     """Calls `before` and `after` around each step of the training, however many optimizers make it.
 
+    `before` is told the factor that is still on the gradients.
+
     A step is complete when every attached optimizer had its turn. One whose turn is left out (GradScaler skips
     an optimizer without calling it) does not hold the others up: the step is also complete when an optimizer
     comes that has stepped already, or that came earlier in the first complete step.
@@ -35,7 +37,7 @@ class Attachment:
         optimizers: Sequence[Optimizer],
         thresholds: Iterable[nn.Parameter],
         *,
-        before: Callable[[], None],
+        before: Callable[[float], None],
         after: Callable[[], None],
     ) -> None:
         self.optimizers = tuple(optimizers)
@@ -93,7 +95,7 @@ class Attachment:
             factor = float(scale) if isinstance(scale, Tensor) else 1.0
             self._glances[id(optimizer)] = Glance(self._held[id(optimizer)], loss_scale=factor)
             if not self._moved:
-                self._before()
+                self._before(factor)
         return arguments
 
     @torch._disable_dynamo  # type: ignore[attr-defined,untyped-decorator]

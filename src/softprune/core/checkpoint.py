@@ -35,6 +35,7 @@ def snapshot(sparsifier: Sparsifier) -> dict[str, Any]:
         "step": sparsifier.step,
         "total_steps": sparsifier.total_steps,
         "frozen": sparsifier.frozen,
+        "goals": [str(part) for part in sparsifier.goals],
     }
 
 
@@ -61,6 +62,7 @@ def _check(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
     if state.get("version") != VERSION:
         raise ValueError(f"state version {state.get('version')!r} is unknown; this softprune reads version {VERSION}")
     mine = snapshot(sparsifier)
+    state = {"goals": [], **state}  # states from before there were goals have none
     missing = sorted(set(mine) - set(state))
     if missing:
         raise ValueError(f"the state is damaged: it has no {', '.join(missing)}")
@@ -69,11 +71,17 @@ def _check(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
         raise ValueError(
             f"the state was saved with {method}, this model was sparsified with {sparsifier.method}: use the same"
         )
+    if state["goals"] != mine["goals"]:
+        raise ValueError(
+            f"the state was saved with the goals {state['goals'] or 'none'}, this model has {mine['goals'] or 'none'}"
+        )
     here, there = mine["targets"], state["targets"]
     if not isinstance(there, Mapping) or not isinstance(state["scales"], Mapping):
         raise ValueError("the state is damaged: its targets and scales must be mappings")
     if not isinstance(state["step"], int) or state["step"] < 0:
         raise ValueError(f"the state is damaged: its step is {state['step']!r}")
+    if state["total_steps"] is not None and not (isinstance(state["total_steps"], int) and state["total_steps"] > 0):
+        raise ValueError(f"the state is damaged: its total_steps is {state['total_steps']!r}")
     if state["frozen"] not in (None, *get_args(Freezable)):
         raise ValueError(f"the state is damaged: it is frozen in an unknown way, {state['frozen']!r}")
     wrong = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
@@ -99,6 +107,9 @@ def _take_over(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
             # k="auto" was taken from the weights that the other run started with.
             transform.g = replace(transform.g, k=state["scales"][target.name])
     sparsifier.step = state["step"]
+    if sparsifier.total_steps is None:
+        # What was trained to the end has met its goal, also where no optimizer will be attached any more.
+        sparsifier.total_steps = state["total_steps"]
 
 
 def save_folder(sparsifier: Sparsifier, folder: Path) -> None:
@@ -142,8 +153,8 @@ def _shapes_when(sparsifier: Sparsifier, frozen: Freezable | None) -> dict[str, 
         for tensor in [tensor for owner, tensor in managed if owner is module]:
             home = f"{path}.parametrizations.{tensor}.".lstrip(".")
             s = shapes.get(f"{home}0.s")
-            if frozen == "budget" and s is None:
-                continue
+            if frozen == "budget" and (s is None or f"{home}0.mask" in shapes):
+                continue  # no threshold to hold
             shapes = {name: shape for name, shape in shapes.items() if not name.startswith(f"{home}0.")}
             if frozen == "support":
                 shapes[f"{home}0.mask"] = shapes[f"{home}original"]

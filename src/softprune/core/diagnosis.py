@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from softprune.core.groups import group_of
 from softprune.core.sharding import effective_weight, whole
 from softprune.methods.base import Target
-from softprune.methods.transforms import HeldThreshold, SoftThreshold
+from softprune.methods.transforms import HeldThreshold, SoftThreshold, SolvedThreshold
 
 Seen: TypeAlias = Mapping[nn.Parameter, tuple[Tensor, Tensor]]
 
@@ -58,6 +58,9 @@ def _diagnose(target: Target, optimizers: Sequence[Optimizer], seen: Seen) -> Di
     density = float(active.double().mean())
     l1_active = float(whole(target.raw.detach()).abs()[active].double().sum())
     transform = target.transform
+    if isinstance(transform, SolvedThreshold):
+        alpha = float(transform.alpha.mean())
+        return Diagnosis(target.name, float(transform.s.mean()), alpha, density, NAN, l1_active, NAN)
     if not isinstance(transform, SoftThreshold):
         alpha = float(transform.alpha.mean()) if isinstance(transform, HeldThreshold) else 0.0
         return Diagnosis(target.name, NAN, alpha, density, NAN, l1_active, NAN)

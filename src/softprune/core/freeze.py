@@ -10,7 +10,7 @@ import torch
 from softprune.core.parametrization import replace_transform
 from softprune.core.sharding import refuse_sharded
 from softprune.methods.base import Target
-from softprune.methods.transforms import HeldThreshold, Masked, SoftThreshold, Transform
+from softprune.methods.transforms import HeldThreshold, Masked, SoftThreshold, SolvedMask, SolvedThreshold, Transform
 
 Freezable = Literal["thresholds", "support", "budget"]
 
@@ -74,10 +74,12 @@ def _support(target: Target) -> Transform | None:
 @torch.no_grad()
 def _held(target: Target) -> Transform | None:
     transform = target.transform
-    if not isinstance(transform, SoftThreshold):
+    # A mask stays as it is: that keeps the number too.
+    if not isinstance(transform, SoftThreshold | SolvedThreshold) or isinstance(transform, SolvedMask):
         return None
     kept = int(torch.count_nonzero(target.effective))
-    return HeldThreshold(transform.alpha, kept, backward=transform.backward_mode)
+    rescale = isinstance(transform, SolvedThreshold) and transform.rescale
+    return HeldThreshold(transform.alpha, kept, backward=transform.backward_mode, rescale=rescale)
 
 
 def _exchange(target: Target, transform: Transform | None) -> None:

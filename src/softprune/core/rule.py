@@ -12,12 +12,17 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
+from softprune.budget.goals import Goal
 from softprune.methods.base import Method
 from softprune.ops import G
 
 # A glob on the tensor's or its module's path, a compiled regular expression searched in the tensor's
 # path, a module type, or a predicate on (tensor path, module).
 Match: TypeAlias = str | re.Pattern[str] | type[nn.Module] | Callable[[str, nn.Module], bool]
+
+
+# Fields of a rule that are not settings of the method.
+_NOT_SETTINGS = ("match", "skip", "goal")
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Rule:
         g: their threshold function.
         granularity: "tensor", "filter", "weight" or "global".
         min_keep: the least number of weights that each keeps.
+        goal: a total of their own, shared by the tensors of this rule.
     """
 
     match: Match
@@ -46,13 +52,14 @@ class Rule:
     g: G | None = None
     granularity: Literal["tensor", "filter", "weight", "global"] | None = None
     min_keep: int | None = None
+    goal: Goal | None = None
 
     def matches(self, name: str, module: nn.Module) -> bool:
         return matches(self.match, name, module)
 
     def refine(self, method: Method) -> Method:
         """The method with this rule's settings."""
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("match", "skip")}
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _NOT_SETTINGS}
         changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         known = {f.name for f in dataclasses.fields(method)}  # type: ignore[arg-type]
         unknown = sorted(set(changes) - known)

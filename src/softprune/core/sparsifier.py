@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -20,9 +20,12 @@ from softprune.core.diagnosis import Diagnosis, diagnose
 from softprune.core.forecasting.forecast import Forecast
 from softprune.core.forecasting.outlook import outlook
 from softprune.core.freeze import Freezable, freeze_
+from softprune.core.goals.learner import learn, observe
+from softprune.core.goals.part import Part
+from softprune.core.goals.solver import solve
 from softprune.core.groups import param_groups
 from softprune.core.plan import Plan
-from softprune.core.sharding import refuse_readers, refuse_split, settle, settled_weight, sharded
+from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
 from softprune.methods.base import Context, Method, Target
 
 # Steps between two looks that cost a pass over the weights: silent channels, and thresholds that follow.
@@ -40,11 +43,14 @@ class Sparsifier:
         method: the method as it was given; rules may have refined it for single tensors.
         plan: what each tensor got; print it.
         targets: the managed tensors.
+        goals: the parts of the model whose total is prescribed.
         step: optimizer steps completed since `attach` (continued by `load_state_dict`).
         forecast: when sparsity will set in, computed by `attach`; None for methods without thresholds.
     """
 
-    def __init__(self, model: nn.Module, method: Method, plan: Plan, profile: Profile) -> None:
+    def __init__(
+        self, model: nn.Module, method: Method, plan: Plan, profile: Profile, goals: tuple[Part, ...] = ()
+    ) -> None:
         self.model = model
         self.method = method
         self.plan = plan
@@ -57,11 +63,14 @@ class Sparsifier:
         self._attachment: Attachment | None = None
         self._watch = CollapseWatch()
         # Rules make variants of the method; each variant's hooks see their own tensors.
-        self._parts: dict[Method, list[Target]] = {}
+        self._variants: dict[Method, list[Target]] = {}
         for planned in plan.managed:
             if planned.method is not None:
-                self._parts.setdefault(planned.method, []).append(planned.target)
+                self._variants.setdefault(planned.method, []).append(planned.target)
         self._distinct_thresholds = len(self._thresholds())
+        self.goals = goals
+        if not any(t.raw.device.type == "meta" for t in self.targets):
+            self.solve()
 
     # training
 
@@ -111,7 +120,11 @@ class Sparsifier:
         refuse_optimizers(optimizers, self.targets, total_steps)
         thresholds = self._thresholds()
         refuse_split(self.targets, len(thresholds), self._distinct_thresholds)
-        refuse_readers(self._parts)
+        refuse_readers(self._variants)
+        if self.goals:
+            refuse_sharded(self.targets, "training to a goal", "use DistributedDataParallel")
+            if threshold_decay is not None:
+                raise ValueError("threshold_decay has no effect under a goal, which sets the thresholds: leave it out")
         with unchanged_on_error(optimizers):
             place_thresholds(thresholds, optimizers, threshold_decay)
             plan = (total_steps, scheduler, steps_per_scheduler_step)
@@ -134,6 +147,28 @@ class Sparsifier:
         self._refuse_finished()
         freeze_(self.targets, what)
         self.frozen = what
+
+    @property
+    def progress(self) -> float:
+        """The fraction of the training that is done; 0 before `attach`."""
+        return self.step / self.total_steps if self.total_steps else 0.0
+
+    def solve(self, model: nn.Module | None = None, *, at: float | None = None) -> None:
+        """Meet every goal exactly with the weights as they are now. Training does this after every step.
+
+        Args:
+            model: a copy of the model whose weights are others, such as `AveragedModel(...).module`.
+            at: the point of the training whose share of the goal shall hold; now by default, 1 for the whole goal.
+        """
+        if self.frozen in ("support", "budget"):
+            if model is not None and self.goals:
+                raise ValueError(f"the {self.frozen} is frozen: make the copy anew from the frozen model")
+            return
+        progress = self.progress if at is None else at
+        for part in self.goals:
+            if model is not None:
+                part = part.on(baking.managed_targets(model))
+            solve(part, part.allowed(progress))
 
     # reading
 
@@ -168,8 +203,26 @@ class Sparsifier:
 
     # leaving
 
-    def bake(self) -> nn.Module:
-        """The plain model with zeros in its weights: the same object, with its own classes and keys back."""
+    def bake(self, *, at: Literal["now", "target"] | None = None) -> nn.Module:
+        """The plain model with zeros in its weights: the same object, with its own classes and keys back.
+
+        Args:
+            at: under a goal that the training has not reached yet: "now" takes the weights as sparse as they are,
+                "target" makes them as sparse as the goal says, without training.
+        """
+        if at not in (None, "now", "target"):
+            raise ValueError(f'bake() takes at="now" or at="target", got {at!r}')
+        self._refuse_finished()
+        if self.frozen in (None, "thresholds") and self.goals:
+            progress = 1.0 if at == "target" else self.progress
+            if at is None and not all(part.reached(progress) for part in self.goals):
+                raise ValueError(
+                    f"the goal holds only later in the training (step {self.step} of {self.total_steps}): finish it, "
+                    'or say bake(at="now") for the zeros of now or bake(at="target") for all that the goal asks for'
+                )
+            # Weights that were put in since, or a mask that is renewed only now and then, may be behind.
+            if not all(part.met(progress) for part in self.goals):
+                self.solve(at=progress)
         return self._finish(baking.bake)
 
     def remove(self) -> nn.Module:
@@ -209,7 +262,7 @@ class Sparsifier:
         """Every learnable threshold, with its name and a weight that it acts on."""
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         owners: dict[nn.Parameter, tuple[str, nn.Parameter]] = {}
-        for method, targets in self._parts.items():
+        for method, targets in self._variants.items():
             for target in targets:
                 for s in method.thresholds([target]):
                     owners.setdefault(s, (names[s], target.raw))
@@ -219,7 +272,7 @@ class Sparsifier:
         assert self._attachment is not None and self.total_steps is not None
         return Context(self.step, self.total_steps, targets, self._attachment.optimizers)
 
-    def _before_step(self) -> None:
+    def _before_step(self, loss_scale: float) -> None:
         # bake(model) leaves the hooks behind; a plain model trains on without them.
         if not self.managed:
             return
@@ -228,7 +281,10 @@ class Sparsifier:
             self._watch.all_move()
         else:
             self._watch.read_gradients(self.targets)
-        for method, targets in self._parts.items():
+        if self.frozen is None:
+            for part in self.goals:
+                observe(part, loss_scale=loss_scale)
+        for method, targets in self._variants.items():
             method.before_step(self._context(targets))
 
     def _after_step(self) -> None:
@@ -236,8 +292,14 @@ class Sparsifier:
             return
         self.step += 1
         if self.frozen is None:
-            for method, targets in self._parts.items():
+            for method, targets in self._variants.items():
                 method.after_step(self._context(targets))
+        if self.frozen in (None, "thresholds"):
+            for part in self.goals:
+                if self.frozen is None:
+                    learn(part, self.progress, self.total_steps or 1)
+                if self.step % part.every == 0 or self.step == self.total_steps:
+                    solve(part, part.allowed(self.progress))
         if self.step % SETTLE_EVERY == 0 or self.step == self.total_steps:
             for target in self.targets:
                 settle(target)

@@ -7,10 +7,14 @@ from typing import Any
 
 from torch import nn
 
+from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
+from softprune.budget.goals import Goal
 from softprune.budget.profiler import profile
+from softprune.budget.schedules import Schedule, cubic
+from softprune.core.goals.part import Part, make_part
 from softprune.core.parametrization import register
-from softprune.core.plan import plan
+from softprune.core.plan import Plan, plan
 from softprune.core.refusal import refuse_model
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
@@ -21,6 +25,9 @@ def sparsify(
     model: nn.Module,
     method: Method,
     *,
+    goal: Goal | None = None,
+    budget: Budget | None = None,
+    schedule: Schedule | None = None,
     skip: Match | Iterable[Match] = (),
     rules: Sequence[Rule] = (),
     example: Any = None,
@@ -33,6 +40,11 @@ def sparsify(
     Args:
         model: any module; wrap it (DistributedDataParallel, fully_shard, torch.compile) afterwards.
         method: such as `STR(s_init=-3200)`.
+        goal: the total that training shall end with, exactly: `Sparsity(0.95)`, `Params(500_000)`, or `Flops(40e6)`
+            (which needs `example`). A rule may give its tensors a goal of their own.
+        budget: instead of a goal, the density that each managed tensor shall end with: `uniform(...)`, `erk(...)`, one
+            from a file, or one that another training has learnt.
+        schedule: how the goal or the budget is approached; `cubic(begin=0.1, end=0.7)` of the training by default.
         skip: tensors to leave alone: globs, regular expressions, module types, predicates on (name, module).
         rules: settings for some tensors, applied in order.
         example: an input (or a tuple or dict of inputs) of batch size one; with it budgets know their MACs.
@@ -44,7 +56,7 @@ def sparsify(
         ValueError: for input that cannot work; the model is untouched then.
     """
     inner = refuse_model(model)
-    decided = plan(inner, method, skip=skip, rules=rules)
+    decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules)
     managed = decided.managed
     if example is not None:
         costs = profile(inner, example, tensors=[p.target.name for p in managed])
@@ -52,9 +64,27 @@ def sparsify(
         costs = Profile(
             tuple(TensorCost(p.target.name, tuple(p.target.raw.shape), macs=0) for p in managed), counted=False
         )
+    parts = _parts(inner, decided, schedule, costs)
     for planned in managed:
         assert planned.transform is not None
         planned.transform.train(planned.target.module.training)
         for module, tensor in planned.target.sites:
             register(module, tensor, planned.transform)
-    return Sparsifier(inner, method, decided, costs)
+    return Sparsifier(inner, method, decided, costs, parts)
+
+
+def _parts(model: nn.Module, decided: Plan, schedule: Schedule | None, costs: Profile) -> tuple[Part, ...]:
+    if not decided.goals:
+        if schedule is not None:
+            raise ValueError("a schedule is for a goal or a budget: name one, as in goal=Sparsity(0.9)")
+        return ()
+    managed = decided.managed
+    counted = sum(p.target.shape.numel() for p in managed)
+    others = sum(p.numel() for p in model.parameters()) - counted
+    parts = []
+    for number, goal in enumerate(decided.goals):
+        chosen = [(p.target, p.method) for p in managed if p.goal_of == number and p.method is not None]
+        if not chosen:
+            raise ValueError(f"{goal} is for no tensor: later rules, or skip, took all of them")
+        parts.append(make_part(goal, schedule or cubic(), chosen, costs, other_params=others))
+    return tuple(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from softprune.methods.transforms import Transform
+from softprune.methods.transforms import SolvedThreshold, Transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +82,38 @@ class Context:
     optimizers: Sequence[Optimizer]
 
 
+@dataclass(frozen=True)
+class Pursuit:
+    """How a method goes after a goal; what it does not say is the same for all of them.
+
+    Args:
+        pace: how far a threshold can travel against the others over a training, in units of log alpha; 0 leaves the
+            distribution where it starts.
+        gradient: "projected" along the fixed total, or "plain", as if the shared offset did not answer.
+        start: the thresholds are first proportional to the "mean" size of each tensor's weights, or "equal".
+        every: steps between two solutions; in between nothing moves.
+        min_keep: weights that each tensor keeps whatever happens; 0 leaves it to the default floor.
+    """
+
+    pace: float = 0.0
+    gradient: Literal["projected", "plain"] = "projected"
+    start: Literal["mean", "equal"] = "equal"
+    every: int = 1
+    min_keep: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pace, int | float) or isinstance(self.pace, bool) or not 0 <= self.pace < math.inf:
+            raise ValueError(f"pace is a distance in units of log alpha, 0 or more; got {self.pace!r}")
+        if self.gradient not in ("projected", "plain"):
+            raise ValueError(f"gradient must be 'projected' or 'plain', got {self.gradient!r}")
+        if self.start not in ("mean", "equal"):
+            raise ValueError(f"start must be 'mean' or 'equal', got {self.start!r}")
+        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
+            raise ValueError(f"every is a number of steps, at least 1; got {self.every!r}")
+        if not isinstance(self.min_keep, int) or isinstance(self.min_keep, bool) or self.min_keep < 0:
+            raise ValueError(f"min_keep is a number of weights, 0 or more; got {self.min_keep!r}")
+
+
 class Method(ABC):
     """An algorithm that decides which weights are zero.
 
@@ -90,6 +123,8 @@ class Method(ABC):
 
     # What the method does with a budget: keeps it, moves it between tensors, or learns it.
     role: ClassVar[Literal["given", "moved", "learned"]]
+    # Whether it does nothing by itself: it must be given a goal or a budget.
+    needs_total: ClassVar[bool] = False
 
     @property
     def reads_weights(self) -> bool:
@@ -99,6 +134,15 @@ class Method(ABC):
     @abstractmethod
     def transform(self, target: Target) -> Transform:
         """The map from the raw to the effective tensor of this target; refuses what it cannot do."""
+
+    def solved(self, target: Target) -> SolvedThreshold:
+        """The transform of this target under a goal or a budget, for methods whose total can be prescribed."""
+        raise ValueError(f"{type(self).__name__} takes neither a goal nor a budget")
+
+    @property
+    def pursuit(self) -> Pursuit:
+        """How it goes after a goal or a budget."""
+        return Pursuit()
 
     def link(self, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:  # noqa: B027
         """Share parameters between the transforms of one model; called once, before they are installed.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
-from softprune.methods.base import Context, Method, Target
+from softprune.methods.base import Context, Method, Pursuit, Target
 from softprune.methods.registry import register
-from softprune.methods.transforms import SoftThreshold, Transform, threshold_dtype
+from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Transform, threshold_dtype
 from softprune.ops import Backward, G, Sigmoid, masked
 
 PAPER_G = Sigmoid()
@@ -24,22 +24,33 @@ GRANULARITIES = ("tensor", "filter", "weight", "global")
 class STR(Method):
     """Every weight tensor W is used as ``sign(W) * relu(|W| - g(s))``; the optimizer learns s with W.
 
-    Weight decay pulls s from s_init towards 0 and so raises the threshold, the gradient of the loss
-    holds it back, and each tensor comes to rest at a sparsity of its own.
+    Under a goal (`sparsify(model, STR(), goal=Sparsity(0.95))`) the threshold is ``exp(s + c)``: the shared offset c is
+    solved for, so that the total is met exactly, and the gradient of the loss moves every s against the others.
+
+    Without a goal it is the paper's method: weight decay pulls s from s_init towards 0 and so raises the threshold, the
+    gradient of the loss holds it back, and each tensor comes to rest at a sparsity of its own.
 
     Args:
-        s_init: where s starts. With sigmoid any value below -88.7 is a threshold of exactly 0 and only
+        s_init: where s starts without a goal. With sigmoid any value below -88.7 is a threshold of exactly 0 and only
             sets how long it takes until sparsity sets in; `softprune.propose` finds it for your schedule.
-        g: threshold function; sigmoid as in the paper's convolutions, Exp as for its ranks.
+        g: threshold function without a goal; sigmoid as in the paper's convolutions, Exp as for its ranks.
         granularity: one s per "tensor" (the paper's default), per "filter", per "weight", or one shared
-            by all tensors ("global").
+            by all tensors ("global"; under a goal there is then nothing to learn).
         backward: `masked` is the paper; `straight_through` and `annealed(fraction)` let pruned weights learn.
-        min_keep: weights that each tensor keeps whatever happens; 0 is the paper, where a tensor may die.
+        min_keep: weights that each tensor keeps whatever happens. 0 is the paper, where a tensor may die; under a goal
+            it stands for a twentieth of what the tensor would have if all were equally dense.
+        pace: under a goal, how far s can travel against the others over the training, in units of log alpha; 0 leaves
+            the distribution where it starts.
+        gradient: under a goal, "projected" follows the loss along the fixed total; "plain" takes each threshold as if
+            it moved alone.
+        start: under a goal, thresholds first proportional to the "mean" size of each tensor's weights (all tensors
+            about equally dense), or "equal" (one threshold for all weights).
+        rescale: under a goal, multiply each filter to make up for the size that shrinking took, as ST-3 does.
 
     Deviations from the paper:
         While the threshold is exactly 0 the operator is the identity, also in its derivative at w = 0.
     State:
-        ``s`` in the transform of each tensor.
+        ``s`` in the transform of each tensor; under a goal also the threshold and two running averages.
     """
 
     role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
@@ -49,6 +60,10 @@ class STR(Method):
     granularity: Literal["tensor", "filter", "weight", "global"] = "tensor"
     backward: Backward = masked
     min_keep: int = 0
+    pace: float = 3.0
+    gradient: Literal["projected", "plain"] = "projected"
+    start: Literal["mean", "equal"] = "mean"
+    rescale: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.s_init, int | float) or not math.isfinite(self.s_init):
@@ -59,8 +74,9 @@ class STR(Method):
             raise TypeError(f"backward must be masked, straight_through or annealed(fraction); got {self.backward!r}")
         if self.granularity not in GRANULARITIES:
             raise ValueError(f"granularity must be one of {', '.join(GRANULARITIES)}; got {self.granularity!r}")
-        if not isinstance(self.min_keep, int) or isinstance(self.min_keep, bool) or self.min_keep < 0:
-            raise ValueError(f"min_keep is a number of weights, 0 or more; got {self.min_keep!r}")
+        if not isinstance(self.rescale, bool):
+            raise TypeError(f"rescale is true or false, got {self.rescale!r}")
+        _ = self.pursuit  # which checks the rest
 
     @property
     def reads_weights(self) -> bool:
@@ -78,6 +94,15 @@ class STR(Method):
         if self.min_keep and w.device.type != "meta":
             transform.keep_at_least_(w, self.min_keep)
         return transform
+
+    def solved(self, target: Target) -> SolvedThreshold:
+        return SolvedThreshold(self._shape(target), target.raw, backward=self.backward, rescale=self.rescale)
+
+    @property
+    def pursuit(self) -> Pursuit:
+        given = Pursuit(pace=self.pace, gradient=self.gradient, start=self.start, min_keep=self.min_keep)
+        # One s for all is absorbed by the offset that is solved for: there is nothing to learn, and nowhere to start.
+        return replace(given, pace=0.0, start="equal") if self.granularity == "global" else given
 
     def _shape(self, target: Target) -> tuple[int, ...]:
         w = target.raw

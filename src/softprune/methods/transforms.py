@@ -104,17 +104,19 @@ class HeldThreshold(_WideTensors):
     State: buffers ``alpha`` (as the s it came from) and ``kept``, the number of weights to keep.
     """
 
-    def __init__(self, alpha: Tensor, kept: int, *, backward: Backward = masked) -> None:
+    def __init__(self, alpha: Tensor, kept: int, *, backward: Backward = masked, rescale: bool = False) -> None:
         super().__init__()
         self.register_buffer("alpha", alpha.detach().clone())
         self.register_buffer("kept", torch.tensor(kept, device=alpha.device))
         self.backward_mode = backward
+        self.rescale = rescale
 
     alpha: Tensor
     kept: Tensor
 
     def forward(self, w: Tensor) -> Tensor:
-        return shrink(w, self.alpha, backward=self.backward_mode)
+        shrunk = shrink(w, self.alpha, backward=self.backward_mode)
+        return shrunk * _gain(w, shrunk) if self.rescale else shrunk
 
     def raw_for(self, effective: Tensor) -> Tensor:
         return effective + effective.sign() * self.alpha.to(effective.dtype)
@@ -140,6 +142,82 @@ class HeldThreshold(_WideTensors):
             alpha = self.alpha.double()
             margin = torch.kthvalue((size.double() - alpha).flatten(), pruned).values
             self.alpha.copy_((alpha + margin).clamp_min_(0.0))
+
+
+class SolvedThreshold(_WideTensors):
+    """A soft threshold alpha = exp(s + c) whose shared offset c is solved for, so that a total is met exactly.
+
+    State: buffers of the shape of s. ``s`` (NaN until the first weight goes) and ``alpha``; for learning s a running
+    average of its gradient (``pull``) and of its square (``force``); ``crossing``, the weights that a moving threshold
+    would meet per unit of log alpha.
+    """
+
+    s: Tensor
+    alpha: Tensor
+    pull: Tensor
+    force: Tensor
+    crossing: Tensor
+
+    def __init__(
+        self, shape: tuple[int, ...], w: Tensor, *, backward: Backward = masked, rescale: bool = False
+    ) -> None:
+        super().__init__()
+        dtype = threshold_dtype(w)
+        self.register_buffer("s", torch.full(shape, float("nan"), dtype=dtype, device=w.device))
+        for name in ("alpha", "pull", "force", "crossing"):
+            self.register_buffer(name, torch.zeros(shape, dtype=dtype, device=w.device))
+        self.backward_mode = backward
+        self.rescale = rescale
+
+    def forward(self, w: Tensor) -> Tensor:
+        shrunk = shrink(w, self.alpha, backward=self.backward_mode)
+        return shrunk * _gain(w, shrunk) if self.rescale else shrunk
+
+    def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:
+        """Adopt the solution for these raw weights."""
+        self.alpha.copy_(alpha)
+        self.crossing.copy_(crossing)
+
+    def raw_for(self, effective: Tensor) -> Tensor:
+        return effective + effective.sign() * self.alpha.to(effective.dtype)
+
+    def extra_repr(self) -> str:
+        return f"s={tuple(self.s.shape)}, backward={self.backward_mode}"
+
+
+@torch.no_grad()
+def _gain(w: Tensor, shrunk: Tensor) -> Tensor:
+    """Per filter, what makes up for the size that shrinking took (ST-3)."""
+    rest = tuple(range(1, w.ndim))
+    share = (w.abs() * (shrunk != 0)).mean(rest, keepdim=True) / (w.abs().mean(rest, keepdim=True) + 1e-6)
+    return 1.01 / (0.01 + share)
+
+
+class SolvedMask(SolvedThreshold):
+    """A hard threshold whose mask is fixed from one solution to the next: ``w`` where ``|w| > alpha`` was, else 0.
+
+    State: as a solved threshold, and the bool buffer ``mask``.
+    """
+
+    mask: Tensor
+
+    def __init__(self, w: Tensor, *, backward: Backward = masked) -> None:
+        super().__init__((1,), w, backward=backward)
+        self.register_buffer("mask", torch.ones_like(w, dtype=torch.bool))
+
+    def forward(self, w: Tensor) -> Tensor:
+        kept = torch.where(self.mask, w, 0.0)
+        leak = self.backward_mode.leak
+        # Adds exactly 0 to the value, and `leak` to the derivative of a pruned weight.
+        return kept + torch.where(self.mask, 0.0, leak * (w - w.detach())) if leak else kept
+
+    def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:
+        super().take_(alpha, crossing, w)
+        # Without a threshold all weights train, those that start at 0 too.
+        self.mask.copy_((w.abs() > alpha) | (alpha == 0))
+
+    def raw_for(self, effective: Tensor) -> Tensor:
+        return effective
 
 
 class Masked(Transform):

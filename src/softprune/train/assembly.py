@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from softprune.budget.costs import Profile
 from softprune.budget.profiler import profile
+from softprune.core.choice import managed_names
 from softprune.core.forecasting.proposal import Proposal, propose
 from softprune.core.groups import param_groups
 from softprune.core.rule import Match, Rule
@@ -88,8 +89,9 @@ def assemble(
     sparsifier, decay = None, None
     if config.method is not None:
         s_init, decay, _ = proposed(config, model, rate, total_steps)
-        skip, rules = selection(config)
-        sparsifier = sparsify(model, config.method.build(s_init), skip=skip, rules=rules, example=example)
+        method, (skip, rules) = config.method.build(s_init), selection(config)
+        aims = aims_of(config, model, example)
+        sparsifier = sparsify(model, method, skip=skip, rules=rules, example=example, **aims)
     average = None
     if config.ema is not None:
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)
@@ -112,6 +114,15 @@ def assemble(
     )
 
 
+def aims_of(config: RunConfig, model: nn.Module, example: Tensor) -> dict[str, Any]:
+    """The goal or the budget, and its schedule, as `sparsify` takes them; nothing where the run has none."""
+    if config.goal is None or config.method is None:
+        return {}
+    skip, rules = selection(config)
+    candidates = managed_names(model, skip=skip, rules=rules)
+    return config.goal.arguments(profile(model, example, tensors=candidates))
+
+
 def selection(config: RunConfig) -> tuple[list[Match], list[Rule]]:
     """The tensors to leave alone, and the rules, as `sparsify` takes them."""
     return [parse_match(text) for text in config.skip], [rule.build() for rule in config.rules]
@@ -122,6 +133,8 @@ def proposed(
 ) -> tuple[float | None, float | None, Proposal | None]:
     """s_init and the decay of s where the configuration leaves them to be proposed, None where it does not."""
     decay = config.optimizer.threshold_decay
+    if config.goal is not None:
+        return None, None, None
     proposes = config.method is not None and config.method.proposes
     if not proposes and decay != "propose":
         return None, decay, None

@@ -9,7 +9,6 @@ from typing import Any
 from softprune.train.config.keys import field_at, is_list, known_keys, leaves, section_in
 from softprune.train.config.problem import ConfigError, Problem, unknown_key
 from softprune.train.config.run import RunConfig
-from softprune.train.config.section import Named
 from softprune.train.document import parse_yaml
 
 
@@ -80,8 +79,8 @@ def _set(data: dict[str, Any], path: list[str], value: Any) -> None:
             section = section_in(field.annotation) if field is not None else None
             if field is not None and is_list(field.annotation):
                 raise ConfigError([Problem(".".join(path), f"{part} is no list yet; write {part}=[...] instead")])
-            named = isinstance(inside, str) and section is not None and issubclass(section, Named)
-            inside = {"name": inside} if named else {}
+            long = section.long_form(inside) if section is not None else None
+            inside = long if isinstance(long, dict) else {}
             _put(here, part, inside, path)
         here = inside
     _put(here, path[-1], value, path)

@@ -37,7 +37,7 @@ def recipes() -> list[RecipeInfo]:
 
     Example:
         >>> [recipe.name for recipe in recipes() if recipe.name.startswith("digits/")]
-        ['digits/dense', 'digits/str']
+        ['digits/dense', 'digits/str', 'digits/str-goal']
     """
     return [_info(name) for name in sorted(_files())]
 

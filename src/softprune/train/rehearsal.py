@@ -14,7 +14,7 @@ from softprune.core.forecasting.outlook import onset_of
 from softprune.core.plan import Plan, plan
 from softprune.methods.transforms import SoftThreshold
 from softprune.nn.catalog import NETWORKS, build
-from softprune.train.assembly import make_optimizer, proposed, selection
+from softprune.train.assembly import aims_of, make_optimizer, proposed, selection
 from softprune.train.config import RunConfig
 from softprune.train.learning_rate import schedule_function
 from softprune.train.length import stretch
@@ -48,7 +48,11 @@ def rehearse(config: RunConfig) -> str:
     if config.method is not None:
         s_init, decay, proposal = proposed(config, model, rate, total)
         skip, rules = selection(config)
-        decided = plan(model, config.method.build(s_init), skip=skip, rules=rules)
+        aims = aims_of(config, model, torch.empty(shape, device="meta"))
+        schedule = aims.pop("schedule", None)
+        decided = plan(model, config.method.build(s_init), skip=skip, rules=rules, **aims)
+        if schedule is not None:
+            lines += ["", f"the goal is approached by {schedule}"]
         lines += ["", str(decided), "", *([str(proposal)] if proposal else [])]
         lines.append(str(_forecast(config, decided, decay, rate, total)))
     return "\n".join(lines)

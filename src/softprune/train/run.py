@@ -89,7 +89,7 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
                     Beginning(folder, config, trainer.position.step, kept=len(run.metrics()), logged=logged)
                 )
             )
-            if processes.first and parts.sparsifier is not None and not resume:
+            if processes.first and parts.sparsifier is not None and parts.sparsifier.forecast and not resume:
                 audience.on_note(str(parts.sparsifier.forecast))
             finished = trainer.train()
             result = _result(trainer) if finished and processes.first else {}

@@ -72,4 +72,6 @@ def _load(folder: Path, config: RunConfig, source: Source, processes: Processes,
     if parts.sparsifier is not None:
         parts.sparsifier.load_state_dict(facts["sparsifier"])
     load_weights(parts.model, tensors, average=parts.average is not None)
+    if parts.average is not None and parts.sparsifier is not None:
+        parts.sparsifier.solve()  # what was averaged since the last epoch has a total of its own
     return parts

@@ -152,6 +152,8 @@ class Trainer:
     def _after_epoch(self, epoch: int) -> None:
         parts, position, done = self.parts, self.position, epoch + 1
         score = evaluate(parts.runner, self.source, self.config, self.processes)
+        if parts.average is not None and parts.sparsifier is not None:
+            parts.sparsifier.solve(parts.average.module)  # an average of weights has a total of its own
         averaged = evaluate(parts.average, self.source, self.config, self.processes) if parts.average else None
         metrics = self._describe(epoch, score, averaged)
         position.accuracy, position.sparsity = (averaged or score).accuracy, metrics.get("sparsity")

@@ -11,10 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from training import batches, net, optimizer_of, quiet, train
 
+from softprune.budget.goals import Sparsity
+from softprune.budget.schedules import constant
 from softprune.core.collapse import CollapseWarning
 from softprune.core.sparsify import sparsify
 from softprune.core.support import freeze_support
-from softprune.methods import STR
+from softprune.methods import GMP, STR
 
 METHODS = {
     "tensor": STR(s_init=-4.0),
@@ -64,6 +66,28 @@ def _collapse(results, rank, world):
     dead = [w for w in caught if issubclass(w.category, CollapseWarning)]
     results["collapse/warnings"] = torch.tensor(len(dead))
     _record(results, "collapse", sparsifier)
+
+
+def _goal(results, rank, world):
+    """Every process solves for itself, from the same weights and the same averaged gradients."""
+    aims = {
+        "tensor": (STR(), Sparsity(0.9)),
+        "filter": (STR(granularity="filter"), Sparsity(0.9)),
+        "gmp": (GMP(every=4), Sparsity(0.9)),
+        "ties": (STR(), Sparsity(0.9)),
+    }
+    for name, (method, goal) in aims.items():
+        for world_of, rank_of in ((world, rank), (1, 0)):
+            model = net(torch.float64)
+            if name == "ties":
+                with torch.no_grad():
+                    for p in model.parameters():
+                        p.copy_((p * 8).round() / 8)
+            sparsifier = sparsify(model, method, goal=goal, schedule=constant() if name == "ties" else None)
+            run = DistributedDataParallel(model) if world_of > 1 else model
+            optimizer = sparsifier.attach(SGD(model.parameters(), lr=0.1, momentum=0.9), total_steps=20)
+            train(run, optimizer, batches(), rank=rank_of, world=world_of)
+            _record(results, f"goal {name} {'together' if world_of > 1 else 'alone'}", sparsifier)
 
 
 def _support(results, rank, world):
@@ -123,6 +147,7 @@ def main():
     assert not complaints, complaints
     _floor(results, rank, world)
     _collapse(results, rank, world)
+    _goal(results, rank, world)
     _support(results, rank, world)
     _freeze(results, rank, world)
     _save(folder, rank, world)

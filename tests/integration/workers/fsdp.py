@@ -15,6 +15,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import SGD, AdamW
 from training import batches, net, optimizer_of, quiet, train
 
+from softprune.budget.goals import Sparsity
 from softprune.core.bake import bake
 from softprune.core.collapse import CollapseWarning
 from softprune.core.sparsify import sparsify
@@ -105,6 +106,12 @@ def _refusals(mesh):
     _shard(floor.model, mesh)
     optimizer = SGD(floor.param_groups(weight_decay=1e-3), lr=0.1)
     found |= _refused("min_keep", lambda: floor.attach(optimizer, total_steps=10))
+    assert not optimizer._optimizer_step_post_hooks
+
+    aimed = sparsify(net(), STR(), goal=Sparsity(0.9))
+    _shard(aimed.model, mesh)
+    optimizer = SGD(aimed.model.parameters(), lr=0.1)
+    found |= _refused("goal", lambda: aimed.attach(optimizer, total_steps=10))
     assert not optimizer._optimizer_step_post_hooks
 
     shared = sparsify(net(), STR(s_init=-4.0, granularity="global"))

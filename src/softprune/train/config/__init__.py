@@ -1,6 +1,7 @@
 """The configuration of a training run: one YAML file, checked as a whole before anything runs."""
 
 from softprune.train.config.expected import ExpectedConfig
+from softprune.train.config.goal import GoalConfig
 from softprune.train.config.identity import content_hash
 from softprune.train.config.learning import OptimizerConfig, ProposeConfig, ScheduleConfig
 from softprune.train.config.method import MethodConfig
@@ -17,6 +18,7 @@ __all__ = [
     "DataConfig",
     "DistributedConfig",
     "ExpectedConfig",
+    "GoalConfig",
     "LogConfig",
     "MethodConfig",
     "MlflowConfig",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from softprune.methods.registry import from_config
 from softprune.train.config.learning import OptimizerConfig, ProposeConfig, ScheduleConfig
-from softprune.train.config.method import PROPOSE
+from softprune.train.config.method import PROPOSE, method_defaults
 from softprune.train.config.problem import Problem, shown
 from softprune.train.config.section import Section
 from softprune.train.config.source import DATASETS, DataConfig
@@ -26,6 +27,10 @@ _USED_BY: dict[tuple[str, str], tuple[str, ...]] = {
 }
 
 
+# Fields of a method with learnt thresholds that mean something under a goal alone.
+_UNDER_A_GOAL = ("pace", "gradient", "start", "rescale")
+
+
 def contradictions(config: RunConfig) -> list[Problem]:
     """Everything in the configuration that cannot be meant."""
     return [
@@ -34,7 +39,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *_schedule(config.schedule, config.epochs),
         *_batch(config),
         *_data(config),
-        *_thresholds(config),
+        *(_thresholds(config) if config.goal is None else _goal(config)),
     ]
 
 
@@ -88,10 +93,34 @@ def _data(config: RunConfig) -> Iterator[Problem]:
         yield Problem("data", f"root, subset and augment have no effect on {data.name}, which makes its own data")
 
 
+def _goal(config: RunConfig) -> Iterator[Problem]:
+    """Under a goal nothing of the paper's way of steering sparsity is left."""
+    if config.method is None:
+        return
+    defaults = method_defaults(config.method.name)
+    for key in ("s_init", "g"):
+        if key in defaults and config.method.settings[key] != defaults[key]:
+            yield Problem(f"method.{key}", "has no effect under a goal, which sets the thresholds itself; leave it out")
+        for number, rule in enumerate(config.rules):
+            if getattr(rule, key) is not None:
+                yield Problem(f"rules.{number}.{key}", "has no effect under a goal; leave it out")
+    if config.optimizer.threshold_decay is not None:
+        yield Problem("optimizer.threshold_decay", "has no effect under a goal; leave it out")
+    for key in ProposeConfig.model_fields:
+        if getattr(config.propose, key) != ProposeConfig.model_fields[key].default:
+            yield Problem(f"propose.{key}", "has no effect under a goal; leave it out")
+
+
 def _thresholds(config: RunConfig) -> Iterator[Problem]:
+    if config.method is not None and from_config({"method": config.method.name}).needs_total:
+        yield Problem("goal", f"{config.method.name} prunes to a total and needs one; set it, as in goal=0.95")
     # Without a method what is said about thresholds is kept, so that method=null alone turns a recipe dense.
     if config.method is None or "s_init" not in config.method.settings:
         return
+    defaults = method_defaults(config.method.name)
+    for key in _UNDER_A_GOAL:
+        if config.method.settings[key] != defaults[key]:
+            yield Problem(f"method.{key}", "has no effect without a goal; leave it out, or set one, as in goal=0.95")
     optimizer = config.optimizer
     if optimizer.threshold_decay is None and optimizer.weight_decay == 0:
         yield Problem(

@@ -13,6 +13,7 @@ from softprune.budget.files import read_text
 from softprune.train.config.consistency import contradictions
 from softprune.train.config.expected import ExpectedConfig
 from softprune.train.config.explanation import explain
+from softprune.train.config.goal import GoalConfig
 from softprune.train.config.learning import OptimizerConfig, ProposeConfig, ScheduleConfig
 from softprune.train.config.method import MethodConfig
 from softprune.train.config.problem import ConfigError, Problem, shown
@@ -36,6 +37,9 @@ class RunConfig(Section):
     model: ModelConfig = Field(description="The network.")
     data: DataConfig = Field(description="The data.")
     method: MethodConfig | None = Field(description="What makes the weights sparse; null trains a dense network.")
+    goal: GoalConfig | None = Field(
+        default=None, description="What the run shall end with; null leaves it to the thresholds and their decay."
+    )
     skip: Annotated[tuple[str, ...], FROM_LIST] = Field(
         default=(), description="Tensors left dense, written like rules[].match; stronger than any rule."
     )

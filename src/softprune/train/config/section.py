@@ -30,15 +30,24 @@ class Section(BaseModel):
         allow_inf_nan=False,
     )
 
+    @classmethod
+    def long_form(cls, data: Any) -> Any:
+        """What a short form stands for; anything else as it is."""
+        return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        return cls.long_form(data)
+
 
 class Named(Section):
     """A section whose ``name`` says what the rest is about; the name alone is its short form."""
 
     name: Any
 
-    @model_validator(mode="before")
     @classmethod
-    def _expand(cls, data: Any) -> Any:
+    def long_form(cls, data: Any) -> Any:
         return {"name": data} if isinstance(data, str) else data
 
     @classmethod

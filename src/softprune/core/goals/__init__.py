@@ -1,0 +1,1 @@
+"""Goals: the total is prescribed and met to the weight, its distribution over the tensors is learnt."""

@@ -1,0 +1,51 @@
+"""GMP: gradual magnitude pruning (Zhu and Gupta 2017; Gale, Elsen and Hooker 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from softprune.methods.base import Method, Pursuit, Target
+from softprune.methods.registry import register
+from softprune.methods.transforms import SolvedMask, SolvedThreshold, Transform
+
+
+@register("gmp")
+@dataclass(frozen=True)
+class GMP(Method):
+    """At intervals the smallest weights are masked, more of them each time; the rest trains on.
+
+    The sparsity rises as ``s_f * (1 - (1 - x)^3)`` with the progress x of the ramp (`schedule=cubic(...)`). With a
+    budget every tensor has its own threshold, with a goal all share one (global magnitude).
+
+    Args:
+        every: steps between two masks; between them the mask is fixed.
+        min_keep: under a goal, weights that each tensor keeps whatever happens; by default a twentieth of what it would
+            have if all tensors were equally dense.
+
+    Deviations from the paper:
+        Thresholds come from exact counts, not from a histogram.
+    State:
+        ``mask`` in the transform of each tensor.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
+    needs_total: ClassVar[bool] = True
+
+    every: int = 16
+    min_keep: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.pursuit  # which checks both
+
+    def transform(self, target: Target) -> Transform:
+        raise ValueError(
+            "GMP prunes to a total: pass a budget, as in budget=uniform(profile, Sparsity(0.9)), or a goal"
+        )
+
+    def solved(self, target: Target) -> SolvedThreshold:
+        return SolvedMask(target.raw)
+
+    @property
+    def pursuit(self) -> Pursuit:
+        return Pursuit(every=self.every, min_keep=self.min_keep)

@@ -1,0 +1,48 @@
+"""ST-3: straight-through, soft threshold, scaled (Vanderschueren and De Vleeschouwer, WACV 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from softprune.methods.base import Method, Pursuit, Target
+from softprune.methods.registry import register
+from softprune.methods.transforms import SolvedThreshold, Transform
+from softprune.ops import straight_through
+
+
+@register("st3")
+@dataclass(frozen=True)
+class ST3(Method):
+    """One soft threshold on all weights, given by the schedule; pruned weights get the whole gradient.
+
+    The weight in use is ``c * sign(w) * relu(|w| - alpha)``, with c per filter making up for the size that was lost:
+    ``c = 1.01 / (0.01 + r)``, r the share of the filter's absolute weight that survives.
+
+    Args:
+        min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all
+            tensors were equally dense.
+
+    Deviations from the paper:
+        The floor: there a tensor may die. The threshold is solved for at every step, to the weight.
+    State:
+        ``alpha`` in the transform of each tensor.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
+    needs_total: ClassVar[bool] = True
+
+    min_keep: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.pursuit  # which checks it
+
+    def transform(self, target: Target) -> Transform:
+        raise ValueError("ST-3 prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
+
+    def solved(self, target: Target) -> SolvedThreshold:
+        return SolvedThreshold((1,), target.raw, backward=straight_through, rescale=True)
+
+    @property
+    def pursuit(self) -> Pursuit:
+        return Pursuit(min_keep=self.min_keep)

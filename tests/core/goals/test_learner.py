@@ -1,0 +1,137 @@
+"""The rule that moves s, by hand, against finite differences, and free of any scale."""
+
+import pytest
+import torch
+from torch import nn
+
+import softprune
+from softprune import STR, Sparsity, constant
+from softprune.core.goals.learner import KEEP_FORCE, KEEP_PULL, LARGEST_STEP, learn, observe
+from softprune.core.goals.part import Member, Part
+from softprune.core.goals.solver import solve, transform_of
+
+
+def two(first, second, **settings):
+    """A part of two tensors, given as lists, whose thresholds all stand at 0 yet."""
+    model = nn.ModuleList(nn.Linear(len(row), 1, bias=False).double() for row in (first, second))
+    for layer, row in zip(model, (first, second), strict=True):
+        layer.weight.data = torch.tensor([row], dtype=torch.float64)
+    sparsifier = softprune.sparsify(model, STR(**settings), goal=Sparsity(0.5), schedule=constant())
+    return sparsifier.goals[0]
+
+
+def by_hand(*, costs=(1.0, 1.0), scale=1.0, **settings):
+    """Thresholds 1 and 0.5; G = -1 * (0.5 - 0.25) = -0.25 and -0.5 * (-2) = 1."""
+    given = two([3.0, -2.0, 0.1], [4.0, 0.2], **settings)
+    members = tuple(Member(m.target, m.method, c, m.floor) for m, c in zip(given.members, costs, strict=True))
+    part = Part(given.goal, given.schedule, members, given.full, given.final)
+    values = [(1.0, 3.0, [0.5, 0.25, 9.0]), (0.5, 1.0, [-2.0, 7.0])]
+    for member, (alpha, crossing, grad) in zip(members, values, strict=True):
+        transform = transform_of(member)
+        transform.s.zero_()
+        transform.alpha.fill_(alpha)
+        transform.crossing.fill_(crossing)
+        member.target.raw.grad = scale * torch.tensor([grad], dtype=torch.float64)
+    return part
+
+
+def pulls(part):
+    return [float(transform_of(m).pull) / (1 - KEEP_PULL) for m in part.members]
+
+
+def s_of(part):
+    return [float(transform_of(m).s) for m in part.members]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"gradient": "plain"}, [-0.25, 1.0]),
+        ({}, [-0.8125, 0.8125]),  # G - (3/4, 1/4) * 0.75
+        ({"costs": (1.0, 2.0)}, [-0.7, 0.7]),  # a weight of the second costs twice: G - (3/5, 2/5) * 0.75
+    ],
+    ids=["plain", "projected", "costs"],
+)
+def test_the_gradient_by_hand(settings, expected):
+    part = by_hand(**settings)
+    observe(part)
+    assert pulls(part) == pytest.approx(expected, rel=1e-12)
+    squares = [float(transform_of(m).force) / (1 - KEEP_FORCE) for m in part.members]
+    assert squares == pytest.approx([d * d for d in expected], rel=1e-12)
+
+
+def test_the_step_by_hand():
+    part = by_hand()
+    observe(part)
+    # After one step pull is 0.1 D and the common size sqrt(0.01 D^2) = 0.1 |D|, so the ratio is -1 and 1.
+    learn(part, progress=0.5, total_steps=100)
+    assert s_of(part) == pytest.approx([3.0 / 100, -3.0 / 100], rel=1e-12)
+    learn(part, progress=1.0, total_steps=100)  # the cosine has ended
+    assert s_of(part) == pytest.approx([3.0 / 100, -3.0 / 100], rel=1e-12)
+
+
+def test_no_step_is_larger_than_its_limit():
+    part = by_hand()
+    observe(part)
+    learn(part, progress=0.0, total_steps=1)
+    assert s_of(part) == [LARGEST_STEP, -LARGEST_STEP]
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e9])
+def test_the_scale_of_the_loss_is_divided_out(scale):
+    moved = []
+    for factor in (1.0, scale):
+        part = by_hand(scale=factor)
+        observe(part)
+        learn(part, progress=0.2, total_steps=50)
+        moved.append(s_of(part))
+    assert moved[0] == pytest.approx(moved[1], rel=1e-9)
+
+
+def test_a_loss_scale_that_is_still_on_the_gradients_is_taken_off():
+    part = by_hand(scale=1024.0)
+    observe(part, loss_scale=1024.0)
+    assert pulls(part) == pytest.approx([-0.8125, 0.8125], rel=1e-12)
+
+
+@pytest.mark.parametrize("broken", [float("inf"), float("nan")])
+def test_gradients_that_are_not_finite_are_passed_over(broken):
+    part = by_hand()
+    part.members[0].target.raw.grad[0, 0] = broken
+    observe(part)
+    learn(part, progress=0.5, total_steps=100)
+    assert pulls(part) == [0.0, 0.0] and s_of(part) == [0.0, 0.0]
+
+
+def test_what_stands_still_stays_and_the_others_learn():
+    part = by_hand()
+    part.members[0].target.raw.grad = None
+    observe(part)
+    # Alone it has nobody to trade with: D = G - (f / f) G = 0.
+    assert pulls(part) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_it_is_the_derivative_of_the_loss_along_the_fixed_total(which):
+    """On weights so dense that the count is smooth: raise one s, solve again, look at the loss."""
+    first, second = torch.linspace(-1, 1, 20_001).tolist(), (torch.linspace(-1, 1, 10_001) ** 3 * 2).tolist()
+    part = two(first, second)
+    base = [0.3, -0.2]
+
+    def loss():
+        (a, b) = (m.target.effective for m in part.members)
+        return ((a - 0.2).square().sum() + 3 * b.square().sum() + b.sum() + (a.abs() * 0.7).sum()) / 1000
+
+    def loss_at(*s):
+        for member, value in zip(part.members, s, strict=True):
+            transform_of(member).s.fill_(value)
+        solve(part, part.final)
+        return loss()
+
+    step = 0.02
+    up, down = ([v + sign * step * (i == which) for i, v in enumerate(base)] for sign in (1, -1))
+    measured = float((loss_at(*up) - loss_at(*down)).detach()) / (2 * step)
+    loss_at(*base).backward()
+    observe(part)
+    assert pulls(part)[which] == pytest.approx(measured, rel=0.02)
+    assert abs(measured) > 0.01

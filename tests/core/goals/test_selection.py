@@ -1,0 +1,116 @@
+"""The selection is exact: it equals a full sort, and the thresholds part what it chose."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from softprune.core.goals import selection
+from softprune.core.goals.selection import Candidate, select
+from softprune.ops import shrink
+
+
+def survivors(c, found):
+    return int(torch.count_nonzero(shrink(c.w, found.alpha)))
+
+
+def tensors(seed, shapes, dtype=torch.float32, *, layout=torch.contiguous_format):
+    chance = torch.Generator().manual_seed(seed)
+    made = [torch.randn(shape, generator=chance).to(dtype) for shape in shapes]
+    return [t.to(memory_format=layout) if t.ndim == 4 else t for t in made]
+
+
+SHAPES = [(16, 3, 3, 3), (40, 16), (7,), (32, 8, 1, 1)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    fraction=st.floats(0.0, 1.0),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
+    grain=st.sampled_from(["tensor", "filter", "weight"]),
+    layout=st.sampled_from([torch.contiguous_format, torch.channels_last]),
+    coarse=st.booleans(),
+)
+def test_the_count_is_exact_whatever_the_dtype_the_grain_and_the_ties(seed, fraction, dtype, grain, layout, coarse):
+    made = tensors(seed, SHAPES, dtype, layout=layout)
+    if coarse:  # thousands of equal weights
+        made = [(w * 4).round().add(0.5) for w in made]
+    chance = torch.Generator().manual_seed(seed + 1)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    shapes = {
+        "tensor": lambda w: (1,),
+        "filter": lambda w: (w.shape[0], *[1] * (w.ndim - 1)),
+        "weight": lambda w: tuple(w.shape),
+    }
+    candidates = [Candidate(w, torch.exp(torch.randn(shapes[grain](w), generator=chance)).to(wide)) for w in made]
+    alive = sum(int(torch.count_nonzero(w)) for w in made)
+    total = sum(w.numel() for w in made)
+    allowed = round(fraction * total)
+    found, _ = select(candidates, allowed)
+    counts = [survivors(c, f) for c, f in zip(candidates, found, strict=True)]
+    assert sum(counts) == min(allowed, alive)
+    assert counts == [f.kept for f in found]
+
+
+@pytest.mark.parametrize("allowed", [1, 10, 500, 1000, 1334])
+def test_the_largest_keys_are_kept(allowed):
+    candidates = [
+        Candidate(w, torch.tensor([t])) for w, t in zip(tensors(0, SHAPES), (0.5, 1.0, 3.0, 0.1), strict=True)
+    ]
+    keys = torch.cat([(c.w.abs() / c.scale).flatten() for c in candidates])
+    border = keys.sort(descending=True).values[allowed - 1]
+    expected = [int(((c.w.abs() / c.scale) >= border).sum()) for c in candidates]
+    assert [f.kept for f in select(candidates, allowed)[0]] == expected
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.02, 0.3, 0.9, 0.9999])
+def test_a_large_total_needs_only_a_sample_and_a_look(monkeypatch, fraction):
+    monkeypatch.setattr(selection, "PIECE", 5000)
+    monkeypatch.setattr(selection, "SAMPLE", 2048)
+    looks = []
+    look = selection._look
+    monkeypatch.setattr(selection, "_look", lambda *args: looks.append(1) or look(*args))
+    candidates = [Candidate(w, torch.tensor([0.02])) for w in tensors(3, [(300, 400), (64, 64, 3, 3), (10, 100)])]
+    allowed = round(fraction * sum(c.w.numel() for c in candidates))
+    found, _ = select(candidates, allowed)
+    assert sum(survivors(c, f) for c, f in zip(candidates, found, strict=True)) == allowed
+    assert len(looks) == len(candidates)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), fraction=st.floats(0.01, 0.99))
+def test_a_cost_is_met_to_the_cost_of_one_weight(seed, fraction):
+    candidates = [
+        Candidate(w, torch.ones(1), cost=cost)
+        for w, cost in zip(tensors(seed, SHAPES), (900.0, 1.0, 3.0, 49.0), strict=True)
+    ]
+    allowed = fraction * sum(c.w.numel() * c.cost for c in candidates)
+    found, _ = select(candidates, allowed)
+    spent = sum(survivors(c, f) * c.cost for c, f in zip(candidates, found, strict=True))
+    assert allowed - 900.0 < spent <= allowed
+
+
+def test_equal_weights_go_by_tensor_and_place_and_the_losers_are_lowered():
+    first, second = torch.full((2, 3), 0.5), torch.full((4,), 0.5)
+    candidates = [Candidate(first, torch.ones(1)), Candidate(second, torch.ones(1))]
+    found, _ = select(candidates, 8)
+    assert [survivors(c, f) for c, f in zip(candidates, found, strict=True)] == [6, 2]
+    assert (second == 0.5).tolist() == [True, True, False, False]
+    torch.testing.assert_close(second, torch.full((4,), 0.5), rtol=1e-6, atol=0)
+
+
+def test_crossing_counts_the_weights_near_the_border():
+    w = torch.linspace(0.5, 1.5, 100_001)
+    found, border = select([Candidate(w, torch.ones(1))], 50_001)
+    assert border == pytest.approx(1.0, abs=1e-4)
+    # dn / dlog|w| = n |w| for evenly spread weights.
+    assert float(found[0].crossing) == pytest.approx(100_000, rel=0.02)
+
+
+def test_weights_that_repeat_in_the_rhythm_of_the_sample_are_still_counted():
+    w = torch.zeros(1 << 18)
+    w[:: (1 << 18) // selection.SAMPLE] = 100.0
+    w += torch.linspace(1.0, 2.0, len(w))
+    found, _ = select([Candidate(w, torch.ones(1))], 60_000)
+    assert int((w.abs() > found[0].alpha).sum()) == 60_000

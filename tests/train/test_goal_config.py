@@ -1,0 +1,104 @@
+"""The goal of a run in its configuration: its forms, what contradicts it, and what `sparsify` gets of it."""
+
+import pytest
+import torch
+
+from softprune import Budget, Flops, Params, Sparsity, constant, cubic, linear, profile
+from softprune.nn.catalog import build
+from softprune.train.config import ConfigError, RunConfig, config_schema
+from softprune.train.config.goal import GoalConfig
+
+
+def goal_of(*overrides):
+    return RunConfig.load("digits/dense", ["method=str", *overrides]).goal
+
+
+def problems(*overrides):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.load("digits/dense", list(overrides))
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+def test_a_number_alone_is_a_sparsity():
+    assert goal_of("goal=0.95") == GoalConfig(sparsity=0.95) == goal_of("goal={sparsity: 0.95}")
+    assert goal_of("goal=0.95", "goal.begin=0.2") == GoalConfig(sparsity=0.95, begin=0.2)
+    assert goal_of("goal.params=500") == GoalConfig(params=500)
+
+
+@pytest.mark.parametrize(
+    ("given", "total", "schedule"),
+    [
+        ("0.9", Sparsity(0.9), cubic(0.1, 0.7)),
+        ("{sparsity: 0.9, scope: all, ramp: linear, begin: 0.3}", Sparsity(0.9, scope="all"), linear(0.3, 0.7)),
+        ("{params: 500, ramp: constant}", Params(500), constant()),
+        ("{flops: 1000000, end: 0.5}", Flops(1_000_000), cubic(0.1, 0.5)),
+    ],
+    ids=["sparsity", "all", "params", "flops"],
+)
+def test_it_becomes_a_goal_and_a_schedule(given, total, schedule):
+    arguments = goal_of(f"goal={given}").arguments(profile(build("digits"), torch.zeros(1, 1, 8, 8)))
+    assert arguments == {"goal": total, "schedule": schedule}
+
+
+@pytest.mark.parametrize("name", ["uniform", "erk"])
+def test_a_total_can_be_shared_out_by_an_allocator(name):
+    costs = profile(build("digits"), torch.zeros(1, 1, 8, 8))
+    budget = goal_of(f"goal={{sparsity: 0.9, budget: {name}}}").arguments(costs)["budget"]
+    assert budget.overall == pytest.approx(0.9, abs=1e-4)
+    assert (len(set(budget.values())) == 1) == (name == "uniform")
+
+
+def test_a_budget_comes_from_a_file_a_run_folder_or_the_published_ones(tmp_path):
+    costs = profile(build("digits"), torch.zeros(1, 1, 8, 8))
+    budget = Budget(dict.fromkeys(costs.names, 0.25), profile=costs)
+    (tmp_path / "run").mkdir()
+    for where in (tmp_path / "mine.json", tmp_path / "run" / "budget.json"):
+        budget.save(where)
+    for named in (tmp_path / "mine.json", tmp_path / "run"):
+        assert dict(goal_of(f"goal.budget={named}").arguments(costs)["budget"]) == dict(budget)
+    published = goal_of("goal.budget=resnet50/str-90.23").arguments(costs)["budget"]
+    assert published.overall == pytest.approx(0.9023, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "message"),
+    [
+        (["goal=95"], "goal.sparsity", "it is a fraction, write 0.95"),
+        (["goal=true"], "goal", "not a section of keys"),
+        (["goal={}"], "goal", "needs one of sparsity, params and flops (or a budget file), got none"),
+        (["goal={params: 5, flops: 5}"], "goal", "got params and flops"),
+        (["goal={budget: erk}"], "goal", "got none"),
+        (["goal={budget: my.json, sparsity: 0.5}"], "goal", "no effect with the budget my.json"),
+        (["goal={flops: 5, scope: all}"], "goal", "scope all is for sparsity and params"),
+        (["goal={sparsity: 0.5, budget: uniform, scope: all}"], "goal", "scope all is for sparsity and params"),
+        (["goal={sparsity: 0.5, ramp: constant, end: 0.5}"], "goal", "end has no effect with a constant ramp"),
+        (["goal={sparsity: 0.5, begin: 0.8}"], "goal", "begin 0.8 and end 0.7"),
+        (["goal={sparsty: 0.5}"], "goal.sparsty", "did you mean goal.sparsity?"),
+        (["goal={params: 0}"], "goal.params", "0 is not at least 1"),
+        (["goal=0.5", "method.s_init=-5"], "method.s_init", "no effect under a goal"),
+        (["goal=0.5", "method.g=exp"], "method.g", "no effect under a goal"),
+        (["goal=0.5", "rules=[{match: '6', s_init: -5}]"], "rules.0.s_init", "no effect under a goal"),
+        (["goal=0.5", "optimizer.threshold_decay=0.1"], "optimizer.threshold_decay", "no effect under a goal"),
+        (["goal=0.5", "propose.push=3"], "propose.push", "no effect under a goal"),
+        (["goal=0.5", "method.pace=-1"], "method.pace", "0 or more; got -1"),
+        (["goal=0.5", "method.gradient=plan"], "method.gradient", "'projected' or 'plain'"),
+        (["goal=0.5", "method.start=median"], "method.start", "'mean' or 'equal'"),
+        (["goal=0.5", "method.rescale=3"], "method.rescale", "true or false"),
+        (["method.pace=1", "optimizer.threshold_decay=0.1"], "method.pace", "no effect without a goal"),
+        (["method=gmp"], "goal", "gmp prunes to a total and needs one"),
+        (["method=st3"], "goal", "st3 prunes to a total and needs one"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_contradicts_itself_is_named(overrides, path, message):
+    assert message in problems("method=str", *overrides)[path]
+
+
+def test_a_recipe_with_a_goal_turns_dense_by_its_method_alone():
+    assert RunConfig.load("digits/dense", ["method=null", "goal=0.9"]).method is None
+
+
+def test_the_schema_knows_both_forms():
+    short, long = config_schema()["$defs"]["GoalConfig"]["anyOf"]
+    assert (short["type"], short["exclusiveMaximum"]) == ("number", 1)
+    assert set(long["properties"]) == set(GoalConfig.model_fields)
