@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from softprune.train.config import MlflowConfig
-from softprune.train.loggers.scalars import layer_scalars, metric_scalars
+from softprune.train.loggers.service_logger import ServiceLogger
 from softprune.train.loggers.service_run import ServiceRun
-from softprune.train.observer import Beginning, Ending, Row, Silent
+from softprune.train.observer import Beginning, Ending, Row
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -21,7 +21,7 @@ _PARAMS, _METRICS = 100, 1000
 _VALUE = 500  # characters of a parameter, in the oldest servers
 
 
-class MlflowLogger(Silent):
+class MlflowLogger(ServiceLogger):
     """Logs to MLflow. A continued run goes on in the same run there; what is there already is not sent again.
 
     Args:
@@ -29,11 +29,10 @@ class MlflowLogger(Silent):
     """
 
     _client: MlflowClient
-    _service: ServiceRun
 
     def __init__(self, config: MlflowConfig) -> None:
+        super().__init__()
         self._config = config
-        self._layers: dict[str, float] = {}
 
     def on_begin(self, beginning: Beginning) -> None:
         from mlflow.tracking import MlflowClient
@@ -59,17 +58,9 @@ class MlflowLogger(Silent):
             self._client.log_batch(run_id, params=params[start : start + _PARAMS])
         self._service.remember(run_id)
 
-    def on_layers(self, rows: Sequence[Row]) -> None:
-        self._layers = layer_scalars(rows)
-
-    def on_metrics(self, metrics: Row) -> None:
+    def _send(self, metrics: Row, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
-        values = metric_scalars(metrics)
-        if metrics["kind"] == "epoch":
-            values, self._layers = {**values, **self._layers}, {}
-        if not self._service.is_news():
-            return
         now, step = int(1000 * time.time()), int(metrics["step"])
         batch = [Metric(tag, value, now, step) for tag, value in values.items()]
         assert self._service.id is not None

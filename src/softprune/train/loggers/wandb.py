@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from softprune.train.config import WandbConfig
-from softprune.train.loggers.scalars import layer_scalars, metric_scalars
+from softprune.train.loggers.service_logger import ServiceLogger
 from softprune.train.loggers.service_run import ServiceRun
-from softprune.train.observer import Beginning, Ending, Row, Silent
+from softprune.train.observer import Beginning, Ending, Row
 
 FILE = "wandb.json"
 
 
-class WandbLogger(Silent):
+class WandbLogger(ServiceLogger):
     """Logs to W&B. A continued run goes on in the same run there; what is there already is not sent again.
 
     Args:
@@ -22,11 +22,10 @@ class WandbLogger(Silent):
     """
 
     _run: Any
-    _service: ServiceRun
 
     def __init__(self, config: WandbConfig) -> None:
+        super().__init__()
         self._config = config
-        self._layers: dict[str, float] = {}
 
     def on_begin(self, beginning: Beginning) -> None:
         import wandb
@@ -49,16 +48,9 @@ class WandbLogger(Silent):
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def on_layers(self, rows: Sequence[Row]) -> None:
-        self._layers = layer_scalars(rows)
-
-    def on_metrics(self, metrics: Row) -> None:
-        values = metric_scalars(metrics)
-        if metrics["kind"] == "epoch":
-            values, self._layers = {**values, **self._layers}, {}
-        if self._service.is_news():
-            where = {"step": metrics["step"], "epoch": metrics["epoch"]}
-            self._run.log({**where, **values}, step=self._service.line)
+    def _send(self, metrics: Row, values: Mapping[str, float]) -> None:
+        where = {"step": metrics["step"], "epoch": metrics["epoch"]}
+        self._run.log({**where, **values}, step=self._service.line)
 
     def on_end(self, ending: Ending) -> None:
         self._run.finish(exit_code=0 if ending == "finished" else 1)
