@@ -5,32 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from softprune.budget.files import read_text
 from softprune.train.config.consistency import contradictions
 from softprune.train.config.expected import ExpectedConfig
-from softprune.train.config.explanation import explain
+from softprune.train.config.file import ConfigFile
 from softprune.train.config.goal import GoalConfig
 from softprune.train.config.learning import OptimizerConfig, ProposeConfig, ScheduleConfig
 from softprune.train.config.method import MethodConfig
-from softprune.train.config.problem import ConfigError, Problem, shown
+from softprune.train.config.problem import ConfigError
 from softprune.train.config.process import CheckpointConfig, DistributedConfig, LogConfig
 from softprune.train.config.rule import RuleConfig, parse_match
-from softprune.train.config.section import FROM_LIST, Count, Positive, PositiveFraction, Section
+from softprune.train.config.section import FROM_LIST, Count, Positive, PositiveFraction
 from softprune.train.config.source import DataConfig, ModelConfig
-from softprune.train.document import parse_yaml, write_yaml
+from softprune.train.document import parse_yaml
 
-VERSION = 1
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # also the name of a folder
 
 
-class RunConfig(Section):
+class RunConfig(ConfigFile):
     """Everything that decides a training run, in the order in which it is read."""
 
-    version: int = Field(default=VERSION, description="Version of this format.")
+    kind: ClassVar[str] = "the configuration"
+
     name: str = Field(default="run", description="Label of the run: letters, digits, dots, dashes, underscores.")
     summary: str = Field(default="", description="One line about the run.")
     seed: int = Field(default=0, ge=0, description="Seed of the initial weights and of the order of the data.")
@@ -74,13 +74,6 @@ class RunConfig(Section):
     threads: Count | None = Field(default=None, description="torch threads per process; null for torch's choice.")
     expected: ExpectedConfig | None = Field(default=None, description="What the run should give.")
 
-    @field_validator("version")
-    @classmethod
-    def _readable(cls, version: int) -> int:
-        if version != VERSION:
-            raise ValueError(f"is {version}; this release reads version {VERSION}")
-        return version
-
     @field_validator("name")
     @classmethod
     def _is_label(cls, name: str) -> str:
@@ -102,24 +95,6 @@ class RunConfig(Section):
         if problems := contradictions(self):
             raise ConfigError(problems)
         return self
-
-    @classmethod
-    def parse(cls, data: Mapping[str, Any], *, origin: str = "the configuration") -> RunConfig:
-        """The configuration that plain data describe.
-
-        Args:
-            data: as read from YAML; short forms are allowed.
-            origin: what to call it in a message.
-
-        Raises:
-            ConfigError: with every problem, its dotted path, and the nearest valid key.
-        """
-        if not isinstance(data, Mapping):
-            raise ConfigError([Problem("", f"{shown(data)} is no mapping of keys to values")], origin=origin)
-        try:
-            return cls.model_validate(dict(data))
-        except ValidationError as error:
-            raise ConfigError(explain(error, cls), origin=origin) from None
 
     @classmethod
     def load(cls, where: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
@@ -147,7 +122,3 @@ class RunConfig(Section):
         if isinstance(data, Mapping):
             data = apply_overrides(data, overrides, origin=origin)
         return cls.parse(data, origin=origin)
-
-    def dump(self) -> str:
-        """The configuration as YAML, with every default written out; `load` gives an equal one back."""
-        return write_yaml(self.model_dump(mode="json"))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from softprune.budget.files import read_text
 from softprune.train.config import ConfigError, Problem, RunConfig
-from softprune.train.config.explanation import explain
+from softprune.train.config.file import ConfigFile
 from softprune.train.config.problem import shown
-from softprune.train.config.section import FROM_LIST, Count, Named, Section
-from softprune.train.document import parse_yaml, write_yaml
+from softprune.train.config.section import FROM_LIST, Count, Named
+from softprune.train.document import parse_yaml
 from softprune.train.sweep.objective import ObjectiveName
 from softprune.train.sweep.space import Dimension, parse_search
 
-VERSION = 1
 _SQLITE = re.compile(r"sqlite[^:]*:///?([^?]*)")
 # Setting key -> the pruners that use it.
 _USED_BY = {"startup_trials": ("median",), "factor": ("halving", "hyperband")}
@@ -40,10 +39,11 @@ class PrunerConfig(Named):
     )
 
 
-class SweepConfig(Section):
+class SweepConfig(ConfigFile):
     """Everything that decides a sweep, in the order in which it is read."""
 
-    version: int = Field(default=VERSION, description="Version of this format.")
+    kind: ClassVar[str] = "the sweep"
+
     name: str = Field(default="sweep", description="Name of the study, and of its folder under runs/.")
     base: str = Field(
         description="A recipe, or a YAML file with its place relative to this file: what every trial runs."
@@ -71,13 +71,6 @@ class SweepConfig(Section):
     storage: str | None = Field(
         default=None, description="Database URL that machines share; null for study.db in the sweep folder."
     )
-
-    @field_validator("version")
-    @classmethod
-    def _readable(cls, version: int) -> int:
-        if version != VERSION:
-            raise ValueError(f"is {version}; this release reads version {VERSION}")
-        return version
 
     @field_validator("name")
     @classmethod
@@ -120,20 +113,6 @@ class SweepConfig(Section):
             ConfigError: with every problem, its dotted path, and the nearest valid key.
         """
         return cls.parse(parse_yaml(read_text(path), str(path)), origin=str(path))
-
-    @classmethod
-    def parse(cls, data: Any, *, origin: str = "the sweep") -> SweepConfig:
-        """The sweep that plain data describe."""
-        if not isinstance(data, Mapping):
-            raise ConfigError([Problem("", f"{shown(data)} is no mapping of keys to values")], origin=origin)
-        try:
-            return cls.model_validate(dict(data))
-        except ValidationError as error:
-            raise ConfigError(explain(error, cls), origin=origin) from None
-
-    def dump(self) -> str:
-        """The sweep as YAML, with every default written out; `load` gives an equal one back."""
-        return write_yaml(self.model_dump(mode="json"))
 
     def _contradictions(self) -> Iterator[Problem]:
         if self.trials is None and self.sampler != "grid":
