@@ -23,7 +23,6 @@ import argparse
 import json
 import os
 import platform
-import random
 import statistics
 import subprocess
 import sys
@@ -32,11 +31,13 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from racing import fastest, interval, race
 from torch import Tensor
 
 import softprune
@@ -149,35 +150,9 @@ def ours(made: Trainer) -> Iterator[None]:
             yield
 
 
-def race(loops: dict[str, Iterator[None]], *, steps: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each turn, one per loop and round, after two rounds of warming up."""
-    names = list(loops)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(-2, rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            start = time.perf_counter()
-            for _ in islice(loops[name], steps):
-                pass
-            if number >= 0:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def fastest(values: list[float]) -> float:
-    """The mean of the fastest quarter."""
-    return statistics.mean(sorted(values)[: max(1, len(values) // 4)])
-
-
-def interval(base: list[float], values: list[float], draws: int = 1000) -> list[float]:
-    """95 % bootstrap interval of the ratio of the fastest quarters, over rounds."""
-    chance = random.Random(0)
-    ratios = []
-    for _ in range(draws):
-        picked = chance.choices(range(len(values)), k=len(values))
-        ratios.append(fastest([base[i] for i in picked]) / fastest([values[i] for i in picked]))
-    cuts = statistics.quantiles(ratios, n=40)
-    return [round(cuts[0], 4), round(cuts[-1], 4)]
+def turn(loop: Iterator[None], steps: int) -> None:
+    for _ in islice(loop, steps):
+        pass
 
 
 def summary(seconds: dict[str, list[float]], images: int) -> dict[str, object]:
@@ -203,7 +178,7 @@ def throughput(case: Case, rounds: int) -> dict[str, object]:
         if case.normalise is not None:
             loops["augmented"] = ours(trainer(case, Path(folder) / "augmented", augment=True))
         loops["thresholds"] = ours(trainer(case, Path(folder) / "thresholds", *ACTIVE))
-        seconds = race(loops, steps=case.steps, rounds=rounds)
+        seconds = race({name: partial(turn, loop, case.steps) for name, loop in loops.items()}, rounds)
         saving = []
         for _ in range(max(8, rounds // 4)):
             start = time.perf_counter()

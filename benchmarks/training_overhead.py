@@ -23,14 +23,13 @@ import copy
 import json
 import os
 import platform
-import random
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from racing import fastest, interval, race
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
@@ -95,37 +94,6 @@ def variants(build: Callable[[], nn.Module]) -> dict[str, Callable[[], None]]:
             lambda o, sparsifier=sparsifier: sparsifier.attach(o, total_steps=10_000),
         )
     return steps
-
-
-def race(steps: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each step, one per variant and round, after three rounds of warming up."""
-    names = list(steps)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for round_number in range(rounds + 3):
-        turn = round_number % len(names)
-        for name in names[turn:] + names[:turn]:
-            start = time.perf_counter()
-            steps[name]()
-            if round_number >= 3:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def fastest(values: list[float]) -> float:
-    """The mean of the fastest quarter."""
-    return statistics.mean(sorted(values)[: max(1, len(values) // 4)])
-
-
-def interval(values: list[float], dense: list[float], draws: int = 1000) -> list[float]:
-    """95 % bootstrap interval of the ratio of the fastest quarters, over rounds."""
-    chance = random.Random(0)
-    rounds = range(len(values))
-    ratios = []
-    for _ in range(draws):
-        picked = chance.choices(rounds, k=len(values))
-        ratios.append(fastest([values[i] for i in picked]) / fastest([dense[i] for i in picked]))
-    cuts = statistics.quantiles(ratios, n=40)
-    return [round(cuts[0], 4), round(cuts[-1], 4)]
 
 
 def summary(seconds: dict[str, list[float]]) -> dict[str, object]:
