@@ -283,3 +283,12 @@ def test_a_model_and_data_of_ones_own_train_and_go_on(tmp_path):
     train(settings, tmp_path / "parts", observer=stopped)
     assert resume(tmp_path / "parts").finished
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_evaluations_can_be_rare_and_the_last_one_is_always_made(whole_run, tmp_path):
+    train(config("evaluate_every=2"), tmp_path / "rare")
+    often, rare = metrics(whole_run[0]), metrics(tmp_path / "rare")
+    assert [row["epoch"] for row in rare if row["kind"] == "epoch"] == [1, 2]
+    assert rare == [row for row in often if row["kind"] == "step" or row["epoch"] > 0]
+    last = json.loads((tmp_path / "rare" / "result.json").read_text())["last"]
+    assert last["accuracy"] == json.loads((whole_run[0] / "result.json").read_text())["last"]["accuracy"]

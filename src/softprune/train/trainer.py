@@ -150,7 +150,16 @@ class Trainer:
         )  # fmt: skip
 
     def _after_epoch(self, epoch: int) -> None:
-        parts, position, done = self.parts, self.position, epoch + 1
+        done = epoch + 1
+        last = self.position.step == self.parts.total_steps
+        if last or done % self.config.evaluate_every == 0:
+            self._evaluate(epoch)
+        every = self.config.checkpoint.every_epochs
+        if last or (every is not None and done % every == 0):
+            self.save()
+
+    def _evaluate(self, epoch: int) -> None:
+        parts, position = self.parts, self.position
         score = evaluate(parts.runner, self.source, self.config, self.processes)
         if parts.average is not None and parts.sparsifier is not None:
             parts.sparsifier.solve(parts.average.module)  # an average of weights has a total of its own
@@ -163,9 +172,6 @@ class Trainer:
             position.best = {k: metrics[k] for k in ("epoch", "step", "sparsity", "macs", "params") if k in metrics}
             position.best |= {"accuracy": position.accuracy, "checkpoint": "checkpoints/best.safetensors"}
             self.save(best=True)
-        every = self.config.checkpoint.every_epochs
-        if (every is not None and done % every == 0) or position.step == parts.total_steps:
-            self.save()
 
     def _describe(self, epoch: int, score: Score, averaged: Score | None) -> dict[str, Any]:
         """The metrics of an epoch; budget and layers are written on the way."""

@@ -55,6 +55,7 @@ class RunConfig(ConfigFile):
     )
     batch: Count = Field(description="Images per optimizer step, over all processes and accumulated parts.")
     accumulate: Count = Field(default=1, description="Parts into which a batch is split to save memory.")
+    evaluate_every: Count = Field(default=1, description="Epochs between evaluations; the last one is always made.")
     drop_last: bool = Field(default=False, description="Leave out an incomplete last batch of an epoch.")
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0, description="Of the cross-entropy; the paper has 0.1."
