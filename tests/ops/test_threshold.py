@@ -10,6 +10,7 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.func import grad, jvp, vmap
 
 from softprune.ops import (
+    Backward,
     Custom,
     Exp,
     Sigmoid,
@@ -260,6 +261,29 @@ def test_a_threshold_that_does_not_fit_is_refused():
 def test_a_fraction_outside_the_unit_interval_is_refused(fraction):
     with pytest.raises(ValueError, match=r"must be in \[0, 1\]"):
         annealed(fraction)
+
+
+@pytest.mark.parametrize("until", [0.0, 1.5, math.nan])
+def test_an_end_outside_the_training_is_refused(until):
+    with pytest.raises(ValueError, match=r"above 0 and at most 1"):
+        annealed(until=until)
+
+
+def test_an_annealed_gradient_falls_in_a_straight_line_and_others_stay():
+    assert [annealed(0.8, until=0.5).at(p) for p in (0.0, 0.25, 0.5, 1.0)] == [0.8, 0.4, 0.0, 0.0]
+    assert [straight_through.at(p) for p in (0.0, 1.0)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("shape", [(1,), (6, 1)])
+@pytest.mark.parametrize("leak", [0.0, 0.3, 1.0])
+def test_a_leak_in_a_tensor_is_the_same_as_a_fixed_one(shape, leak):
+    w, s, upstream = torch.randn(6, 7), torch.full(shape, 0.0), torch.randn(6, 7)
+    held = torch.tensor([leak])
+    compiled = torch.compile(lambda w, s: soft_threshold(w, s, leak=held), fullgraph=True, backend="aot_eager")
+    fixed = backward_of(lambda w, s: soft_threshold(w, s, backward=Backward(leak)), w, s, upstream)
+    for function in (lambda w, s: soft_threshold(w, s, leak=held), compiled):
+        for ours, theirs in zip(backward_of(function, w, s, upstream), fixed, strict=True):
+            torch.testing.assert_close(ours, theirs)
 
 
 def test_custom_g_has_the_same_gradients_as_the_built_in_one():

@@ -155,11 +155,12 @@ def _shapes_when(sparsifier: Sparsifier, frozen: Freezable | None) -> dict[str, 
             s = shapes.get(f"{home}0.s")
             if frozen == "budget" and (s is None or f"{home}0.mask" in shapes):
                 continue  # no threshold to hold
+            leak = {name: shape for name, shape in shapes.items() if name == f"{home}0.leak"}
             shapes = {name: shape for name, shape in shapes.items() if not name.startswith(f"{home}0.")}
             if frozen == "support":
                 shapes[f"{home}0.mask"] = shapes[f"{home}original"]
             elif s is not None:
-                shapes |= {f"{home}0.alpha": s, f"{home}0.kept": ()}
+                shapes |= {f"{home}0.alpha": s, f"{home}0.kept": (), **leak}
     return shapes
 
 

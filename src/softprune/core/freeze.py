@@ -79,7 +79,10 @@ def _held(target: Target) -> Transform | None:
         return None
     kept = int(torch.count_nonzero(target.effective))
     rescale = isinstance(transform, SolvedThreshold) and transform.rescale
-    return HeldThreshold(transform.alpha, kept, backward=transform.backward_mode, rescale=rescale)
+    held = HeldThreshold(transform.alpha, kept, backward=transform.backward_mode, rescale=rescale)
+    if held.leak is not None and transform.leak is not None:
+        held.leak.copy_(transform.leak)
+    return held
 
 
 def _exchange(target: Target, transform: Transform | None) -> None:

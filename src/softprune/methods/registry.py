@@ -71,7 +71,7 @@ def _encode(value: Any) -> Any:
             raise ValueError(f"{type(value).__name__} is not one of {', '.join(_GS)} and cannot be written to a file")
         return {"g": kind, "k": value.k}
     if isinstance(value, Backward):
-        return {"leak": value.leak}
+        return {"leak": value.leak} if value.until is None else {"leak": value.leak, "until": value.until}
     return value
 
 
@@ -82,6 +82,6 @@ def _decode(value: Any) -> Any:
         if value["g"] not in _GS:
             raise ValueError(f"unknown g {value['g']!r}; known are {', '.join(_GS)}")
         return _GS[value["g"]](k=value.get("k", 1.0))
-    if set(value) == {"leak"}:
-        return Backward(value["leak"])
+    if "leak" in value and set(value) <= {"leak", "until"}:
+        return Backward(value["leak"], value.get("until"))
     raise ValueError(f"cannot read the value {dict(value)!r}")

@@ -13,7 +13,7 @@ from torch import nn
 from softprune.methods.base import Context, Method, Pursuit, Target
 from softprune.methods.registry import register
 from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Transform, threshold_dtype
-from softprune.ops import Backward, G, Sigmoid, masked
+from softprune.ops import Backward, G, Sigmoid, annealed, masked
 
 PAPER_G = Sigmoid()
 GRANULARITIES = ("tensor", "filter", "weight", "global")
@@ -36,15 +36,16 @@ class STR(Method):
         g: threshold function without a goal; sigmoid as in the paper's convolutions, Exp as for its ranks.
         granularity: one s per "tensor" (the paper's default), per "filter", per "weight", or one shared
             by all tensors ("global"; under a goal there is then nothing to learn).
-        backward: `masked` is the paper; `straight_through` and `annealed(fraction)` let pruned weights learn.
+        backward: `masked`, which is the paper and the default without a goal; `straight_through` lets pruned weights
+            learn like all others; `annealed()`, the default under a goal, does so at first and no longer at the end.
         min_keep: weights that each tensor keeps whatever happens. 0 is the paper, where a tensor may die; under a goal
             it stands for a twentieth of what the tensor would have if all were equally dense.
         pace: under a goal, how far s can travel against the others over the training, in units of log alpha; 0 leaves
             the distribution where it starts.
         gradient: under a goal, "projected" follows the loss along the fixed total; "plain" takes each threshold as if
             it moved alone.
-        start: under a goal, thresholds first proportional to the "mean" size of each tensor's weights (all tensors
-            about equally dense), or "equal" (one threshold for all weights).
+        start: under a goal, "equal" begins with one threshold for all weights; "mean" with thresholds proportional to
+            the mean size of each tensor's weights, so that all are about equally dense.
         rescale: under a goal, multiply each filter to make up for the size that shrinking took, as ST-3 does.
 
     Deviations from the paper:
@@ -58,11 +59,11 @@ class STR(Method):
     s_init: float = -3200.0
     g: G = PAPER_G
     granularity: Literal["tensor", "filter", "weight", "global"] = "tensor"
-    backward: Backward = masked
+    backward: Backward | None = None
     min_keep: int = 0
     pace: float = 3.0
     gradient: Literal["projected", "plain"] = "projected"
-    start: Literal["mean", "equal"] = "mean"
+    start: Literal["mean", "equal"] = "equal"
     rescale: bool = False
 
     def __post_init__(self) -> None:
@@ -70,8 +71,8 @@ class STR(Method):
             raise ValueError(f"s_init must be a finite number, got {self.s_init!r}")
         if not isinstance(self.g, G):
             raise TypeError(f"g must be one of softprune's functions, such as Sigmoid() or Exp(); got {self.g!r}")
-        if not isinstance(self.backward, Backward):
-            raise TypeError(f"backward must be masked, straight_through or annealed(fraction); got {self.backward!r}")
+        if not isinstance(self.backward, Backward | None):
+            raise TypeError(f"backward must be masked, straight_through or annealed(); got {self.backward!r}")
         if self.granularity not in GRANULARITIES:
             raise ValueError(f"granularity must be one of {', '.join(GRANULARITIES)}; got {self.granularity!r}")
         if not isinstance(self.rescale, bool):
@@ -90,17 +91,18 @@ class STR(Method):
                 "or sparsify after loading the weights"
             )
         s = torch.full(self._shape(target), self.s_init, dtype=threshold_dtype(w), device=w.device)
-        transform = SoftThreshold(nn.Parameter(s), self.g.resolve(w), backward=self.backward)
+        transform = SoftThreshold(nn.Parameter(s), self.g.resolve(w), backward=self.backward or masked)
         if self.min_keep and w.device.type != "meta":
             transform.keep_at_least_(w, self.min_keep)
         return transform
 
     def solved(self, target: Target) -> SolvedThreshold:
-        return SolvedThreshold(self._shape(target), target.raw, backward=self.backward, rescale=self.rescale)
+        backward = annealed() if self.backward is None else self.backward
+        return SolvedThreshold(self._shape(target), target.raw, backward=backward, rescale=self.rescale)
 
     @property
     def pursuit(self) -> Pursuit:
-        given = Pursuit(pace=self.pace, gradient=self.gradient, start=self.start, min_keep=self.min_keep)
+        given = Pursuit(self.pace, self.gradient, self.start, min_keep=self.min_keep)
         # One s for all is absorbed by the offset that is solved for: there is nothing to learn, and nowhere to start.
         return replace(given, pace=0.0, start="equal") if self.granularity == "global" else given
 
@@ -137,10 +139,9 @@ class STR(Method):
         return list(dict.fromkeys(s for s in found if s.requires_grad))
 
     def after_step(self, ctx: Context) -> None:
-        if self.min_keep == 0:
-            return
         for target in ctx.targets:
-            if isinstance(target.transform, SoftThreshold):
+            target.transform.anneal_(ctx.step / ctx.total_steps)
+            if self.min_keep and isinstance(target.transform, SoftThreshold):
                 target.transform.keep_at_least_(target.raw, self.min_keep)
 
 

@@ -24,6 +24,9 @@ class Transform(nn.Module):
     def settle_(self, w: Tensor) -> None:
         """Bring the state in line with the raw weights as they are now; most transforms have nothing to do."""
 
+    def anneal_(self, progress: float) -> None:
+        """Let pruned weights have the gradient that is theirs at this point of the training."""
+
 
 def threshold_dtype(w: Tensor) -> torch.dtype:
     """Thresholds are float32 at least: in bfloat16 an s of -3200 has a spacing of 16 and never moves."""
@@ -44,20 +47,38 @@ class _WideTensors(Transform):
         return self
 
 
-class SoftThreshold(_WideTensors):
+class _Leaking(_WideTensors):
+    """A transform whose pruned weights may receive a gradient, `backward.leak` of it.
+
+    State: where that changes during the training, the buffer ``leak``.
+    """
+
+    leak: Tensor | None
+
+    def __init__(self, backward: Backward, device: torch.device) -> None:
+        super().__init__()
+        self.backward_mode = backward
+        changes = backward.until is not None
+        self.register_buffer("leak", torch.full((1,), backward.leak, device=device) if changes else None)
+
+    def anneal_(self, progress: float) -> None:
+        if self.leak is not None:
+            self.leak.fill_(self.backward_mode.at(progress))
+
+
+class SoftThreshold(_Leaking):
     """``S(w, s)`` with a learnable s.
 
-    State: the parameter ``s``, of a shape that broadcasts to that of w and has at least one dimension.
+    State: the parameter ``s``, of a shape that broadcasts to that of w and has at least one dimension; and ``leak``.
     """
 
     def __init__(self, s: nn.Parameter, g: G, *, backward: Backward = masked) -> None:
-        super().__init__()
+        super().__init__(backward, s.device)
         self.s = s
         self.g = g
-        self.backward_mode = backward
 
     def forward(self, w: Tensor) -> Tensor:
-        return soft_threshold(w, self.s, self.g, backward=self.backward_mode)
+        return soft_threshold(w, self.s, self.g, backward=self.backward_mode, leak=self.leak)
 
     def raw_for(self, effective: Tensor) -> Tensor:
         return effective + effective.sign() * self.alpha.to(effective.dtype)
@@ -98,24 +119,23 @@ class SoftThreshold(_WideTensors):
         return f"s={tuple(self.s.shape)}, g={self.g}, backward={self.backward_mode}"
 
 
-class HeldThreshold(_WideTensors):
+class HeldThreshold(_Leaking):
     """The soft threshold that keeps a given number of weights: s no longer learns, alpha follows the weights.
 
     State: buffers ``alpha`` (as the s it came from) and ``kept``, the number of weights to keep.
     """
 
     def __init__(self, alpha: Tensor, kept: int, *, backward: Backward = masked, rescale: bool = False) -> None:
-        super().__init__()
+        super().__init__(backward, alpha.device)
         self.register_buffer("alpha", alpha.detach().clone())
         self.register_buffer("kept", torch.tensor(kept, device=alpha.device))
-        self.backward_mode = backward
         self.rescale = rescale
 
     alpha: Tensor
     kept: Tensor
 
     def forward(self, w: Tensor) -> Tensor:
-        shrunk = shrink(w, self.alpha, backward=self.backward_mode)
+        shrunk = shrink(w, self.alpha, backward=self.backward_mode, leak=self.leak)
         return shrunk * _gain(w, shrunk) if self.rescale else shrunk
 
     def raw_for(self, effective: Tensor) -> Tensor:
@@ -144,12 +164,12 @@ class HeldThreshold(_WideTensors):
             self.alpha.copy_((alpha + margin).clamp_min_(0.0))
 
 
-class SolvedThreshold(_WideTensors):
+class SolvedThreshold(_Leaking):
     """A soft threshold alpha = exp(s + c) whose shared offset c is solved for, so that a total is met exactly.
 
     State: buffers of the shape of s. ``s`` (NaN until the first weight goes) and ``alpha``; for learning s a running
     average of its gradient (``pull``) and of its square (``force``); ``crossing``, the weights that a moving threshold
-    would meet per unit of log alpha.
+    would meet per unit of log alpha. And ``observed``, the number of gradients in the averages.
     """
 
     s: Tensor
@@ -157,20 +177,21 @@ class SolvedThreshold(_WideTensors):
     pull: Tensor
     force: Tensor
     crossing: Tensor
+    observed: Tensor
 
     def __init__(
         self, shape: tuple[int, ...], w: Tensor, *, backward: Backward = masked, rescale: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__(backward, w.device)
         dtype = threshold_dtype(w)
         self.register_buffer("s", torch.full(shape, float("nan"), dtype=dtype, device=w.device))
         for name in ("alpha", "pull", "force", "crossing"):
             self.register_buffer(name, torch.zeros(shape, dtype=dtype, device=w.device))
-        self.backward_mode = backward
+        self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=w.device))
         self.rescale = rescale
 
     def forward(self, w: Tensor) -> Tensor:
-        shrunk = shrink(w, self.alpha, backward=self.backward_mode)
+        shrunk = shrink(w, self.alpha, backward=self.backward_mode, leak=self.leak)
         return shrunk * _gain(w, shrunk) if self.rescale else shrunk
 
     def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:

@@ -32,25 +32,43 @@ NUMBERS = (torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Backward:
-    """How much of the gradient a pruned weight receives: 0 is the paper's masked gradient, 1 all of it."""
+    """How much of the gradient a pruned weight receives.
+
+    Args:
+        leak: 0 is the paper's masked gradient, 1 all of it.
+        until: the fraction of the training over which the leak falls to 0 in a straight line; None leaves it as it is.
+    """
 
     leak: float = 0.0
+    until: float | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.leak <= 1.0:
             raise ValueError(f"the fraction of the gradient for pruned weights must be in [0, 1], got {self.leak}")
+        if self.until is not None and not 0.0 < self.until <= 1.0:
+            raise ValueError(f"until is a fraction of the training, above 0 and at most 1, got {self.until}")
+
+    def at(self, progress: float) -> float:
+        """The leak at a point of the training, from 0 to 1.
+
+        >>> annealed().at(0.25)
+        0.75
+        """
+        return self.leak if self.until is None else self.leak * max(0.0, 1.0 - progress / self.until)
 
 
 masked = Backward(0.0)
 straight_through = Backward(1.0)
 
 
-def annealed(fraction: float) -> Backward:
-    """Pruned weights receive this fraction of the gradient; lower it step by step during training."""
-    return Backward(fraction)
+def annealed(leak: float = 1.0, *, until: float = 1.0) -> Backward:
+    """Pruned weights receive this fraction of the gradient at first, and none from `until` of the training on."""
+    return Backward(leak, until)
 
 
-def soft_threshold(w: Tensor, s: Tensor, g: G | None = None, *, backward: Backward = masked) -> Tensor:
+def soft_threshold(
+    w: Tensor, s: Tensor, g: G | None = None, *, backward: Backward = masked, leak: Tensor | None = None
+) -> Tensor:
     """Shrink w by the learnable threshold g(s): ``sign(w) * relu(|w| - g(s))``.
 
     Args:
@@ -58,7 +76,9 @@ def soft_threshold(w: Tensor, s: Tensor, g: G | None = None, *, backward: Backwa
         s: raw threshold, of any shape that broadcasts to that of w: one for the tensor, one per filter,
             one per weight. At least float32 is used for it whatever its dtype.
         g: threshold function; the paper's sigmoid by default.
-        backward: `masked` (the paper), `straight_through` or `annealed(fraction)`.
+        backward: `masked` (the paper), `straight_through`, or `Backward(fraction)`.
+        leak: in place of the fraction in `backward`, where it changes during the training: a tensor of one element, so
+            that nothing is compiled anew.
 
     Returns:
         A tensor like w. Weights with ``|w| <= g(s)`` are exactly 0.
@@ -69,23 +89,27 @@ def soft_threshold(w: Tensor, s: Tensor, g: G | None = None, *, backward: Backwa
     if s.dtype not in (torch.float32, torch.float64):
         s = s.float()
     # Where g has underflown to 0 its slope is 0 too, so the sum for its gradient need not be made.
-    return _shrink(w, (g or Sigmoid())(s), backward.leak, flat_at_zero=True)
+    return _shrink(w, (g or Sigmoid())(s), backward.leak if leak is None else leak, flat_at_zero=True)
 
 
-def shrink(w: Tensor, alpha: Tensor, *, backward: Backward = masked) -> Tensor:
+def shrink(w: Tensor, alpha: Tensor, *, backward: Backward = masked, leak: Tensor | None = None) -> Tensor:
     """The same operator for a threshold that is given: ``sign(w) * relu(|w| - alpha)``, alpha >= 0.
 
     Raises:
         ValueError: if alpha does not broadcast to the shape of w.
     """
-    return _shrink(w, alpha, backward.leak, flat_at_zero=False)
+    return _shrink(w, alpha, backward.leak if leak is None else leak, flat_at_zero=False)
 
 
-def _shrink(w: Tensor, alpha: Tensor, leak: float, *, flat_at_zero: bool) -> Tensor:
+def _shrink(w: Tensor, alpha: Tensor, leak: float | Tensor, *, flat_at_zero: bool) -> Tensor:
     # The compiler, the function transforms and forward mode want plain operations; the compiler fuses them itself.
     plain = (
         torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     )
+    if isinstance(leak, Tensor) and not plain:
+        # On a CPU it can be read; reading it from an accelerator would wait for all that is still computed there.
+        plain = not leak.is_cpu
+        leak = leak if plain else leak.item()
     if alpha.numel() == 1 and not plain:
         if not leak and w.is_cpu and w.dtype in NUMBERS and type(w) in PLAIN_TENSORS:
             return _shrink_by_number(w, alpha, flat_at_zero=flat_at_zero)
@@ -111,12 +135,12 @@ def _fits(small: torch.Size, large: torch.Size) -> bool:
     return len(small) <= len(large) and all(a in (1, b) for a, b in zip(reversed(small), reversed(large), strict=False))
 
 
-def _composed(w: Tensor, alpha: Tensor, leak: float) -> Tensor:
+def _composed(w: Tensor, alpha: Tensor, leak: float | Tensor) -> Tensor:
     """The operator as plain differentiable operations, with the gradients of `_Shrink`."""
     wide = w.to(torch.promote_types(w.dtype, alpha.dtype))
     active = (wide.abs() > alpha) | (alpha == 0)
     shrunk = torch.where(active, wide - torch.sign(wide) * alpha, 0.0)
-    if leak:
+    if isinstance(leak, Tensor) or leak:
         # Adds exactly 0 to the value, and `leak` to the derivative of a pruned weight.
         shrunk = shrunk + torch.where(active, 0.0, leak * (wide - wide.detach()))
     return shrunk.to(w.dtype)

@@ -36,7 +36,11 @@ def by_hand(*, costs=(1.0, 1.0), scale=1.0, **settings):
 
 
 def pulls(part):
-    return [float(transform_of(m).pull) / (1 - KEEP_PULL) for m in part.members]
+    return [float(transform_of(m).pull) for m in part.members]
+
+
+def forces(part):
+    return [float(transform_of(m).force) for m in part.members]
 
 
 def s_of(part):
@@ -56,18 +60,65 @@ def test_the_gradient_by_hand(settings, expected):
     part = by_hand(**settings)
     observe(part)
     assert pulls(part) == pytest.approx(expected, rel=1e-12)
-    squares = [float(transform_of(m).force) / (1 - KEEP_FORCE) for m in part.members]
-    assert squares == pytest.approx([d * d for d in expected], rel=1e-12)
+    assert forces(part) == pytest.approx([d * d for d in expected], rel=1e-12)
 
 
 def test_the_step_by_hand():
     part = by_hand()
     observe(part)
-    # After one step pull is 0.1 D and the common size sqrt(0.01 D^2) = 0.1 |D|, so the ratio is -1 and 1.
+    # After one step pull is D and the common size |D|, so the ratio is -1 and 1.
     learn(part, progress=0.5, total_steps=100)
     assert s_of(part) == pytest.approx([3.0 / 100, -3.0 / 100], rel=1e-12)
     learn(part, progress=1.0, total_steps=100)  # the cosine has ended
     assert s_of(part) == pytest.approx([3.0 / 100, -3.0 / 100], rel=1e-12)
+
+
+def test_the_averages_are_right_from_the_first_step_on():
+    """The same gradient again and again: pull is D and force D squared, after one step as after two hundred."""
+    part = by_hand()
+    for _ in range(200):
+        observe(part)
+        assert pulls(part) == pytest.approx([-0.8125, 0.8125], rel=1e-6)
+        assert forces(part) == pytest.approx([0.8125**2] * 2, rel=1e-6)
+    assert [int(transform_of(m).observed) for m in part.members] == [200, 200]
+
+
+def test_averages_are_plain_means_until_they_have_seen_what_they_remember():
+    part = by_hand()
+    grads = [m.target.raw.grad.clone() for m in part.members]
+    expected = []  # of the second: D = 0.8125 times the number of the step
+    for step in range(1, 151):
+        for member, grad in zip(part.members, grads, strict=True):
+            member.target.raw.grad = step * grad
+        observe(part)
+        expected.append(0.8125 * step)
+        if step == 8:
+            assert pulls(part)[1] == pytest.approx(sum(expected) / 8, rel=1e-9)
+        if step == 90:
+            assert forces(part)[1] == pytest.approx(sum(d * d for d in expected) / 90, rel=1e-9)
+    pull, force = expected[0], expected[0] ** 2
+    for number, d in enumerate(expected[1:], 2):
+        pull += max(1 - KEEP_PULL, 1 / number) * (d - pull)
+        force += max(1 - KEEP_FORCE, 1 / number) * (d * d - force)
+    assert pulls(part)[1] == pytest.approx(pull, rel=1e-9) and forces(part)[1] == pytest.approx(force, rel=1e-9)
+
+
+def test_how_much_was_observed_goes_on_from_a_checkpoint():
+    def learnt(part):
+        return [float(t) for m in part.members for t in transform_of(m).state_dict().values()]
+
+    whole, first, second = by_hand(), by_hand(), by_hand()
+    for _ in range(7):
+        observe(whole)
+        learn(whole, progress=0.3, total_steps=100)
+    for part, steps in ((first, 3), (second, 4)):
+        if part is second:
+            for ours, theirs in zip(part.members, first.members, strict=True):
+                transform_of(ours).load_state_dict(transform_of(theirs).state_dict())
+        for _ in range(steps):
+            observe(part)
+            learn(part, progress=0.3, total_steps=100)
+    assert learnt(second) == learnt(whole)
 
 
 def test_no_step_is_larger_than_its_limit():

@@ -106,6 +106,29 @@ def test_nothing_is_compiled_again_while_the_goal_is_approached(method):
     torch._dynamo.reset()
 
 
+def test_pruned_weights_learn_at_first_and_no_longer_at_the_end():
+    model, _, optimizer, x = begun(schedule=constant())
+    transform = model[4].parametrizations.weight[0]
+    leaks = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        pruned = model[4].weight == 0
+        heard = model[4].parametrizations.weight.original.grad[pruned].abs().sum()
+        assert (heard > 0) == (transform.leak > 0)
+        leaks.append(float(transform.leak))
+        optimizer.step()
+    assert leaks == pytest.approx([1 - n / 20 for n in range(20)])
+    assert float(transform.leak) == 0.0
+
+
+def test_without_a_goal_the_gradient_is_the_papers():
+    model = nn.Linear(4, 3)
+    softprune.sparsify(model, STR(s_init=-1.0))
+    assert model.parametrizations.weight[0].leak is None
+    assert model.parametrizations.weight[0].backward_mode == softprune.masked
+
+
 def test_what_was_trained_elsewhere_is_loaded_and_baked_without_an_optimizer(tmp_path):
     _, sparsifier, _, x = trained()
     expected = sparsifier.model(x)

@@ -1,12 +1,15 @@
 """The selection is exact: it equals a full sort, and the thresholds part what it chose."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softprune.core.goals import selection
-from softprune.core.goals.selection import Candidate, select
+from softprune.core.goals import bracket, candidate, sweep
+from softprune.core.goals.candidate import Candidate
+from softprune.core.goals.selection import select
 from softprune.ops import shrink
 
 
@@ -66,11 +69,11 @@ def test_the_largest_keys_are_kept(allowed):
 
 @pytest.mark.parametrize("fraction", [0.001, 0.02, 0.3, 0.9, 0.9999])
 def test_a_large_total_needs_only_a_sample_and_a_look(monkeypatch, fraction):
-    monkeypatch.setattr(selection, "PIECE", 5000)
-    monkeypatch.setattr(selection, "SAMPLE", 2048)
+    monkeypatch.setattr(sweep, "PIECE", 5000)
+    monkeypatch.setattr(bracket, "SAMPLE", 2048)
     looks = []
-    look = selection._look
-    monkeypatch.setattr(selection, "_look", lambda *args: looks.append(1) or look(*args))
+    look = candidate._look
+    monkeypatch.setattr(candidate, "_look", lambda *args: looks.append(1) or look(*args))
     candidates = [Candidate(w, torch.tensor([0.02])) for w in tensors(3, [(300, 400), (64, 64, 3, 3), (10, 100)])]
     allowed = round(fraction * sum(c.w.numel() for c in candidates))
     found, _ = select(candidates, allowed)
@@ -110,7 +113,75 @@ def test_crossing_counts_the_weights_near_the_border():
 
 def test_weights_that_repeat_in_the_rhythm_of_the_sample_are_still_counted():
     w = torch.zeros(1 << 18)
-    w[:: (1 << 18) // selection.SAMPLE] = 100.0
+    w[:: (1 << 18) // bracket.SAMPLE] = 100.0
     w += torch.linspace(1.0, 2.0, len(w))
     found, _ = select([Candidate(w, torch.ones(1))], 60_000)
     assert int((w.abs() > found[0].alpha).sum()) == 60_000
+
+
+def solution(guess, *, seed, allowed, dtype=torch.float32, coarse=False, grain="tensor", costs=(1.0, 1.0, 1.0, 1.0)):
+    """Everything that comes out: thresholds, counts, crossings, border, and the weights with their ties parted."""
+    made = tensors(seed, SHAPES, dtype, layout=torch.channels_last)
+    if coarse:
+        made = [(w * 4).round().add(0.5) for w in made]
+    chance = torch.Generator().manual_seed(seed + 1)
+    shapes = [(1,) if grain == "tensor" else (w.shape[0], *[1] * (w.ndim - 1)) for w in made]
+    candidates = [
+        Candidate(w, torch.exp(torch.randn(shape, generator=chance)), cost)
+        for w, shape, cost in zip(made, shapes, costs, strict=True)
+    ]
+    found, border = select(candidates, allowed, guess=guess)
+    return [*(f.alpha for f in found), *(f.crossing for f in found), *made], [f.kept for f in found], border
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    fraction=st.floats(0.01, 0.99),
+    guess=st.tuples(st.floats(-12, 12), st.floats(1e-9, 8)),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    coarse=st.booleans(),
+    grain=st.sampled_from(["tensor", "filter"]),
+    costs=st.sampled_from([(1.0, 1.0, 1.0, 1.0), (900.0, 1.0, 3.0, 49.0)]),
+)
+def test_no_guess_changes_the_result_by_a_bit(seed, fraction, guess, dtype, coarse, grain, costs):
+    total = sum(torch.Size(shape).numel() * cost for shape, cost in zip(SHAPES, costs, strict=True))
+    settings = {"seed": seed, "allowed": round(fraction * total), "dtype": dtype, "coarse": coarse, "grain": grain}
+    cold = solution(None, costs=costs, **settings)
+    middle, width = guess
+    for low, high in (
+        (math.exp(middle), math.exp(middle + width)),
+        # Around the border itself, and with the border as its end: where rounding could play a part.
+        (cold[2] * math.exp(-width), cold[2] * math.exp(width)),
+        (cold[2], cold[2] * 2),
+        (cold[2] / 2, cold[2]),
+        (math.nextafter(cold[2], 0.0), math.nextafter(cold[2], math.inf)),
+    ):
+        warm = solution(bracket.Bracket(low, high), costs=costs, **settings)
+        assert warm[1:] == cold[1:]
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(warm[0], cold[0], strict=True))
+
+
+def test_a_good_guess_needs_one_look_and_a_bad_one_no_more_than_two(monkeypatch):
+    looks = []
+    look = candidate._look
+    monkeypatch.setattr(candidate, "_look", lambda *args: looks.append(1) or look(*args))
+    made = tensors(3, [(300, 400), (64, 64, 3, 3)])
+    for (low, high), expected in (((0.99, 1.01), 2), ((4.0, 5.0), 4), ((1e-9, 1e-8), 4)):
+        looks.clear()
+        candidates = [Candidate(w, torch.tensor([1.6448])) for w in made]
+        select(candidates, round(0.1 * sum(w.numel() for w in made)), guess=bracket.Bracket(low, high))
+        assert len(looks) == expected
+
+
+def test_a_border_that_moves_on_is_guessed_where_it_goes():
+    trail = bracket.Trail()
+    assert trail.guess(10**6) is None
+    for step in range(5):
+        trail.note(math.exp(-3.0 + 0.01 * step), crowd=300_000.0)
+    low, high = trail.guess(10**6)
+    assert low < math.exp(-2.95) < high
+    # One miss of 0.01, three steps ago: more than 2,500 weights at a density of 300,000 per unit of log key take.
+    assert math.log(high / low) == pytest.approx(2 * 4 * 0.01 * 0.5**3, rel=1e-6)
+    trail.note(math.exp(5.0), crowd=300_000.0)
+    assert trail.guess(10**6) is None  # a sample is better than a guess that was so far off

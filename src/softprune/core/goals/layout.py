@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -11,6 +15,53 @@ _BITS = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A tensor as a matrix in the order of its memory, such that the weights of a row share a threshold.
+
+    Args:
+        flat: all weights as a vector.
+        count: the number of rows.
+        columns: the length of a row.
+        group: which threshold each row has; None if the rows have the thresholds in their order.
+    """
+
+    flat: Tensor
+    count: int
+    columns: int
+    group: Tensor | None = None
+
+    def pieces(self, piece: int) -> Iterator[tuple[slice, slice]]:
+        """Stretches of the vector, and the rows that they are of: several whole rows, or a part of one."""
+        if self.columns < piece:
+            step = piece // self.columns
+            for row in range(0, self.count, step):
+                last = min(row + step, self.count)
+                yield slice(row * self.columns, last * self.columns), slice(row, last)
+            return
+        for row in range(self.count):
+            end = (row + 1) * self.columns
+            for start in range(row * self.columns, end, piece):
+                yield slice(start, min(start + piece, end)), slice(row, row + 1)
+
+
+def rows_of(w: Tensor, shape: Sequence[int]) -> Rows:
+    """The rows of a tensor whose thresholds have this shape, which broadcasts to its own."""
+    if math.prod(shape) == 1:
+        return Rows(flat(w), 1, w.numel())
+    shape = [1] * (w.ndim - len(shape)) + list(shape)
+    dimensions = _dimensions(w)
+    outer = list(dimensions)
+    while outer and shape[outer[-1]] == 1:
+        outer.pop()
+    count = math.prod(w.shape[d] for d in outer)
+    group = None
+    if outer != sorted(outer) or any(shape[d] != w.shape[d] for d in outer):
+        numbers = torch.arange(math.prod(shape)).view(shape)
+        group = numbers.expand([n if d in outer else 1 for d, n in enumerate(w.shape)]).permute(dimensions).reshape(-1)
+    return Rows(flat(w), count, w.numel() // max(1, count), group)
 
 
 def flat(t: Tensor) -> Tensor:

@@ -10,36 +10,40 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from softprune.core.goals.layout import flat, flat_like, lower_
-
-# On a CPU weights are read in pieces of this many, so that what is made from them stays in the cache.
-PIECE = 1 << 17
-# Keys looked at to guess where the border lies (all tensors, and at least of each); then only what is near it is
-# sorted.
-SAMPLE, SAMPLE_OF_EACH = 1 << 17, 1 << 10
-# Weights within this much of the border, in units of log key, tell how many a moving threshold would meet.
-WINDOW = 0.1
-# Where float16 ends: a weight that is this much larger than its threshold is not zero after subtracting it.
-_LEAST_HALF = 2.0**-24
+from softprune.core.goals import bracket as brackets
+from softprune.core.goals.bracket import Bracket, Sample
+from softprune.core.goals.candidate import Candidate, Look
+from softprune.core.goals.layout import flat, lower_
+from softprune.core.goals.sweep import Array, for_each
 
 
 @dataclass
-class Candidate:
-    """One tensor that takes part.
+class Choice:
+    """Which weights are selected.
 
     Args:
-        w: the raw weights.
-        scale: t, positive, of a shape that broadcasts to that of w.
-        cost: what one kept weight adds to the total.
+        border: the largest key that is not (0 if everything is).
+        bracket: that the border lies in.
+        keep: of those close to the border, per candidate, whether they are selected.
+        kept: how many are selected of each candidate.
     """
 
-    w: Tensor
-    scale: Tensor
-    cost: float = 1.0
+    border: float
+    bracket: Bracket
+    keep: list[Array]
+    kept: list[int]
+
+    @property
+    def crowd(self) -> float:
+        """Weights per unit of log key near the border."""
+        low, high = self.bracket
+        return sum(map(len, self.keep)) / math.log(high / low) if 0.0 < low < high < math.inf else 0.0
 
 
 @dataclass
@@ -57,16 +61,9 @@ class Selected:
     crossing: Tensor
 
 
-@dataclass
-class _Near:
-    """The weights of one tensor whose keys are close to the border."""
-
-    place: Tensor  # in the order of memory
-    key: Tensor
-    size: Tensor
-
-
-def select(candidates: Sequence[Candidate], allowed: float) -> tuple[list[Selected], float]:
+def select(
+    candidates: Sequence[Candidate], allowed: float, *, guess: Bracket | None = None
+) -> tuple[list[Selected], float]:
     """Keep the largest keys whose costs add up to at most `allowed`.
 
     Ties among equal weights that share a threshold are parted by lowering the losers, raw and pruned, by one unit in
@@ -75,166 +72,123 @@ def select(candidates: Sequence[Candidate], allowed: float) -> tuple[list[Select
     Args:
         candidates: the tensors.
         allowed: the total cost that may be kept.
+        guess: where the border may lie. A good one saves time; none changes the result.
 
     Returns:
         What was selected of each tensor, and the key of the border (0 if everything is kept).
     """
-    everything = sum(c.w.numel() * c.cost for c in candidates)
-    if allowed >= everything:
-        return [_all_of(c) for c in candidates], 0.0
-    stride = max(1, sum(c.w.numel() for c in candidates) // SAMPLE)
-    samples = [_sample(c, stride) for c in candidates]
-    low, high = _bracket(candidates, samples, allowed)
+    choice = choose(candidates, allowed, guess=guess)
+    return part_(candidates, choice), 0.0 if choice is None else choice.border
+
+
+def choose(candidates: Sequence[Candidate], allowed: float, *, guess: Bracket | None = None) -> Choice | None:
+    """The selection without its thresholds: no weight is touched. None if all weights fit."""
+    if allowed >= sum(c.w.numel() * c.cost for c in candidates):
+        return None
+    total = sum(c.w.numel() for c in candidates)
+    bracket = guess or _sampled(candidates, allowed)
+    guessed = guess is not None
     while True:
-        near, above = zip(*(_look(c, low, high) for c in candidates), strict=True)
-        cost_above = sum(n * c.cost for n, c in zip(above, candidates, strict=True))
-        cost_near = sum(len(n.key) * c.cost for n, c in zip(near, candidates, strict=True))
-        # The border must lie strictly inside, with a weight on each side of it.
-        if cost_above > allowed - max(c.cost for c in candidates) and high < math.inf:
-            high = 1.5 * high if high < 1e30 else math.inf
-        elif cost_above + cost_near <= allowed and low > 0.0:
-            low = low / 1.5 if low > 1e-30 else 0.0
+        looks = for_each(partial(Candidate.look, bracket=bracket), candidates, total)
+        room = allowed - sum(look.found.above * c.cost for look, c in zip(looks, candidates, strict=True))
+        border, chosen = _split(candidates, looks, room)
+        low, high = bracket
+        # Keys and thresholds are rounded: a border strictly inside is what makes the bracket play no part in the
+        # result. Of those outside none is then on the wrong side.
+        if high < math.inf and (room < 0 or border >= high):
+            bracket = Bracket(low, 1.5 * high if high < 1e30 else math.inf)
+        elif low > 0.0 and border <= low:
+            bracket = Bracket(low / 1.5 if low > 1e-30 else 0.0, high)
         else:
             break
-    order, kept_until = _sort(candidates, near, allowed - cost_above)
-    border = _border(near, order, kept_until, low)
-    chosen = torch.zeros(len(order), dtype=torch.bool, device=order.device)
-    chosen[order[:kept_until]] = True
-    parts = chosen.split([len(n.key) for n in near])
-    found = [
-        Selected(_exact(c, n, keep, border, high), over + int(torch.count_nonzero(keep)), _crossing(c, sample, border))
-        for c, n, keep, over, sample in zip(candidates, near, parts, above, samples, strict=True)
-    ]
-    return found, border
+        if guessed:
+            bracket, guessed = _sampled(candidates, allowed), False
+    keep = np.split(chosen, np.cumsum([len(look.key) for look in looks])[:-1])
+    kept = [look.found.above + int(np.count_nonzero(k)) for look, k in zip(looks, keep, strict=True)]
+    return Choice(border, bracket, keep, kept)
+
+
+def part_(candidates: Sequence[Candidate], choice: Choice | None) -> list[Selected]:
+    """The thresholds of a selection (None keeps all weights); losing ties are lowered."""
+    if choice is None:
+        return [_all_of(c) for c in candidates]
+    stride = _stride(candidates)
+    found = []
+    for c, keep, kept in zip(candidates, choice.keep, choice.kept, strict=True):
+        alpha = _exact(c, c.look(choice.bracket), keep, choice.border)
+        crossing = brackets.crossing(c.rows, brackets.sample(c.rows, c.scales, stride), choice.border)
+        if c.groups is not None:
+            crossing = np.bincount(c.groups, crossing, minlength=c.scale.numel())
+        found.append(Selected(_like(c, alpha), kept, _like(c, crossing)))
+        c.forget()
+    return found
 
 
 def _all_of(c: Candidate) -> Selected:
     return Selected(torch.zeros_like(c.scale), int(torch.count_nonzero(c.w)), torch.zeros_like(c.scale))
 
 
-def _sample(c: Candidate, stride: int) -> tuple[Tensor, int]:
-    """The keys of every n-th weight in memory, and n: the stride, or less for a small tensor."""
-    step = max(1, min(stride, c.w.numel() // SAMPLE_OF_EACH))
-    sizes = flat(c.w)[::step].abs().to(c.scale.dtype)
-    return sizes / _scales(c, slice(None, None, step)), step
+def _stride(candidates: Sequence[Candidate]) -> int:
+    return max(1, math.ceil(sum(c.w.numel() for c in candidates) / brackets.SAMPLE))
 
 
-def _scales(c: Candidate, where: slice | Tensor) -> Tensor:
-    """The scale of the weights at these places in memory; one number where it is one."""
-    return c.scale.reshape(()) if c.scale.numel() == 1 else flat_like(c.scale.expand(c.w.shape), c.w)[where]
+def _sampled(candidates: Sequence[Candidate], allowed: float) -> Bracket:
+    stride = _stride(candidates)
+    samples: list[Sample] = [brackets.sample(c.rows, c.scales, stride) for c in candidates]
+    return brackets.sampled(samples, [c.w.numel() for c in candidates], [c.cost for c in candidates], allowed)
 
 
-def _bracket(
-    candidates: Sequence[Candidate], samples: Sequence[tuple[Tensor, int]], allowed: float
-) -> tuple[float, float]:
-    """Two keys that the border most likely lies between: three deviations of the sample around its own border."""
-    # Of a small model the sample is nearly all: what is sorted here and what is sorted later should be about as much.
-    total = sum(c.w.numel() for c in candidates)
-    thin = max(1, round(sum(len(keys) for keys, _ in samples) / (2 * total ** (2 / 3))))
-    samples = [(keys[::thin], step * thin) for keys, step in samples]
-    key, order = torch.cat([keys for keys, _ in samples]).sort(descending=True)
-    stands_for = [c.cost * c.w.numel() / len(keys) for c, (keys, _) in zip(candidates, samples, strict=True)]
-    costs = torch.cat(
-        [
-            keys.new_full((len(keys),), value, dtype=torch.float64)
-            for (keys, _), value in zip(samples, stands_for, strict=True)
-        ]
-    )[order]
-    cumulated = costs.cumsum(0)
-    if all(step == 1 for _, step in samples):
-        deviation = 0.0
-    else:
-        deviation = 3.0 * float((costs[: max(1, int((cumulated <= allowed).sum()))].square().sum()).sqrt())
-    margin = deviation + 2 * max(stands_for)
-    last = len(key) - 1
-    most = int(torch.count_nonzero(cumulated <= allowed - margin))
-    least = int(torch.count_nonzero(cumulated <= allowed + margin))
-    high = float(key[most - 1]) if most > 0 else math.inf
-    low = float(key[least]) if least <= last else 0.0
-    return low, high
+def _split(candidates: Sequence[Candidate], looks: Sequence[Look], room: float) -> tuple[float, Array]:
+    """The largest key that does not fit any more (0 if all do), and which of the weights do."""
+    key = np.concatenate([look.key for look in looks])
+    cost = np.repeat([c.cost for c in candidates], [len(look.key) for look in looks])
+    border = _first_out(key, cost, room)
+    chosen = key > border
+    # Equal keys fit in the order of the tensors and of memory.
+    (tied,) = (key == border).nonzero()
+    left = room - float(cost[chosen].sum())
+    chosen[tied[: np.searchsorted(cost[tied].cumsum(), left, side="right")]] = True
+    return border, chosen
 
 
-def _look(c: Candidate, low: float, high: float) -> tuple[_Near, int]:
-    """The weights with keys between low and high, and how many lie above."""
-    w = flat(c.w)
-    one = c.scale.numel() == 1
-    scale = c.scale.reshape(()) if one else flat_like(c.scale.expand(c.w.shape), c.w)
-    bottom, top = scale * low, scale * high + _slack(c) if high < math.inf else None
-    places, sizes, above = [], [], 0
-    piece = PIECE if w.device.type == "cpu" else max(1, w.numel())
-    for start in range(0, w.numel(), piece):
-        here = slice(start, start + piece)
-        size = w[here].abs().to(c.scale.dtype)
-        near = size > (bottom if one else bottom[here])
-        if top is not None:
-            over = size > (top if one else top[here])
-            above += int(torch.count_nonzero(over))
-            near ^= over
-        (found,) = torch.nonzero(near, as_tuple=True)
-        sizes.append(size[found])
-        places.append(found + start)
-    place, size = torch.cat(places), torch.cat(sizes)
-    # In double precision different weights with one scale have different keys.
-    return _Near(place, size.double() / (scale if one else scale[place]).double(), size), above
+def _first_out(key: Array, cost: Array, room: float) -> float:
+    """The first key from the largest down with which the costs are more than there is room for; 0 if they never are."""
+    if room < 0.0 or room >= float(cost.sum()):
+        return float(key.max(initial=0.0)) if room < 0.0 else 0.0
+    if (cost == 1.0).all():
+        place = len(key) - 1 - math.floor(room)
+        return float(np.partition(key, place)[place])
+    order = np.argsort(-key)
+    return float(key[order[np.searchsorted(cost[order].cumsum(), room, side="right")]])
 
 
-def _sort(candidates: Sequence[Candidate], near: Sequence[_Near], allowed: float) -> tuple[Tensor, int]:
-    """The order of all near weights from the largest key down, and how many of them fit."""
-    # Stable: equal keys stay in the order of the tensors and of memory.
-    order = torch.sort(torch.cat([n.key for n in near]), descending=True, stable=True).indices
-    costs = torch.cat([n.key.new_full((len(n.key),), c.cost) for n, c in zip(near, candidates, strict=True)])
-    return order, int(torch.count_nonzero(costs[order].cumsum(0) <= allowed))
-
-
-def _border(near: Sequence[_Near], order: Tensor, kept_until: int, low: float) -> float:
-    """The key just below the last weight that is kept."""
-    key = torch.cat([n.key for n in near])[order]
-    return float(key[kept_until]) if kept_until < len(key) else low
-
-
-def _exact(c: Candidate, near: _Near, keep: Tensor, border: float, high: float) -> Tensor:
+def _exact(c: Candidate, look: Look, keep: Array, border: float) -> Array:
     """Thresholds for one tensor: the scale times the border, moved where rounding or ties would part it wrongly."""
-    groups = c.scale.numel()
-    group = torch.zeros_like(near.place) if groups == 1 else _group(c, near.place)
-    alpha = (c.scale.double() * border).to(c.scale.dtype).flatten()
-    ceiling = _just_below(c, _reduce(near.size[keep], group[keep], groups, "amin", math.inf))
-    if high < math.inf:  # below every weight that was counted without a closer look, too
-        ceiling = torch.minimum(ceiling, (c.scale * high).flatten())
-    lost, lost_group = near.size[~keep], group[~keep]
-    while bool((tied := lost > ceiling[lost_group]).any()):
-        lower_(c.w, near.place[~keep][tied])
-        lost = flat(c.w)[near.place[~keep]].abs().to(lost.dtype)
-    floor = _reduce(lost, lost_group, groups, "amax", 0.0)
-    return torch.minimum(torch.maximum(alpha, floor), ceiling).view_as(c.scale)
+    scale: Array = c.scale.detach().flatten().cpu().numpy()
+    alpha = (scale.astype(np.float64) * border).astype(scale.dtype)
+    group = np.zeros(len(keep), np.int64) if look.row is None else look.row
+    group = group if c.groups is None else c.groups[group]
+    least = _extreme(np.minimum, look.found.size[keep], group[keep], np.full_like(scale, math.inf))
+    # The largest threshold below a kept weight: after subtracting it the weight is still not zero in its own dtype.
+    ceiling = np.minimum(np.nextafter(least, scale.dtype.type(0.0)), least - scale.dtype.type(c.slack))
+    lost, lost_group, place = look.found.size[~keep], group[~keep], look.found.place[~keep]
+    while (tied := lost > ceiling[lost_group]).any():
+        lower_(c.w, torch.from_numpy(place[tied]).to(c.w.device))
+        where = torch.from_numpy(place).to(c.w.device)
+        lost = flat(c.w)[where].abs().to(c.scale.dtype).cpu().numpy()
+    floor = _extreme(np.maximum, lost, lost_group, np.zeros_like(scale))
+    exact: Array = np.minimum(np.maximum(alpha, floor), ceiling)
+    return exact
 
 
-def _crossing(c: Candidate, sample: tuple[Tensor, int], border: float) -> Tensor:
-    """How many weights a threshold would meet per unit of log alpha, estimated on the sample."""
-    keys, step = sample
-    half = math.exp(WINDOW / 2)
-    inside = ((keys > border / half) & (keys <= border * half)).to(c.scale.dtype)
-    if c.scale.numel() == 1:
-        return (inside.sum() * (step / WINDOW)).view_as(c.scale)
-    places = torch.arange(0, c.w.numel(), step, device=c.w.device)
-    counts = torch.zeros(c.scale.numel(), dtype=c.scale.dtype, device=c.scale.device)
-    return counts.index_add_(0, _group(c, places), inside * (step / WINDOW)).view_as(c.scale)
+def _extreme(better: np.ufunc, values: Array, group: Array, best: Array) -> Array:
+    """The smallest or largest value of each group, or what was best before."""
+    if len(best) == 1 and len(values):
+        best[0] = better(best[0], better.reduce(values))
+    else:
+        better.at(best, group, values)
+    return best
 
 
-def _group(c: Candidate, place: Tensor) -> Tensor:
-    """Which scale a weight has, by its place in memory."""
-    numbers = torch.arange(c.scale.numel(), device=c.scale.device).view(c.scale.shape).expand(c.w.shape)
-    return flat_like(numbers, c.w)[place]
-
-
-def _reduce(values: Tensor, group: Tensor, groups: int, how: str, empty: float) -> Tensor:
-    result = torch.full((groups,), empty, dtype=values.dtype, device=values.device)
-    return result.scatter_reduce_(0, group, values, how)
-
-
-def _just_below(c: Candidate, size: Tensor) -> Tensor:
-    """The largest threshold below a kept weight: after subtracting it the weight is still not zero in its own dtype."""
-    return torch.minimum(torch.nextafter(size, torch.zeros_like(size)), size - _slack(c))
-
-
-def _slack(c: Candidate) -> float:
-    return _LEAST_HALF if c.w.dtype == torch.float16 else 0.0
+def _like(c: Candidate, values: Array) -> Tensor:
+    return torch.from_numpy(values).to(dtype=c.scale.dtype, device=c.scale.device).view_as(c.scale)

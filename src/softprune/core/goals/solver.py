@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
+from softprune.core.goals.bracket import Bracket
+from softprune.core.goals.candidate import Candidate
 from softprune.core.goals.part import Member, Part
-from softprune.core.goals.selection import Candidate, Selected, select
+from softprune.core.goals.selection import Selected, choose, part_
+from softprune.core.goals.sweep import count_nonzero
 from softprune.methods.transforms import SolvedThreshold
+
+
+@dataclass
+class _Entry:
+    """A tensor to solve for.
+
+    Args:
+        floor: the number of weights that it is held at; None where it is free.
+    """
+
+    member: Member
+    transform: SolvedThreshold
+    candidate: Candidate
+    floor: int | None = None
+
+    def take_(self, selected: Selected) -> None:
+        self.transform.take_(selected.alpha, selected.crossing, self.candidate.w)
 
 
 @torch.no_grad()
@@ -24,22 +45,28 @@ def solve(part: Part, allowed: float) -> None:
             transform.take_(torch.zeros_like(transform.alpha), torch.zeros_like(transform.crossing), member.target.raw)
         return
     _refuse_scattered(part)
-    for member in part.members:
-        _start(member)
-    free: list[Member] = list(part.members)
-    held: list[tuple[Member, int]] = []
+    entries = free = [_entry(member) for member in part.members]
+    guess = part.trail.guess(sum(e.candidate.w.numel() for e in entries))
+    room = allowed
     while True:
-        room = allowed - sum(kept * m.cost for m, kept in held)
-        found, border = select([_candidate(m) for m in free], room)
-        low = [(m, _floor(m)) for m, f in zip(free, found, strict=True) if f.kept < m.floor and f.kept < _floor(m)]
-        if not low:
+        choice = choose([e.candidate for e in free], room, guess=guess)
+        if choice is None:
             break
-        held += low
-        free = [m for m in free if all(m is not other for other, _ in low)]
-    for member, selected in zip(free, found, strict=True):
-        _take(member, selected)
-    for member, kept in held:
-        _hold(member, kept, border)
+        # Without the tensors at their floor the border lies close by: most often what has been seen shows it, too.
+        guess = choice.bracket
+        for entry, kept in zip(free, choice.kept, strict=True):
+            entry.floor = _floor(entry, kept)
+        free = [e for e in entries if e.floor is None]
+        if len(free) == len(choice.kept):
+            break
+        room = allowed - sum(e.floor * e.member.cost for e in entries if e.floor is not None)
+    for entry, selected in zip(free, part_([e.candidate for e in free], choice), strict=True):
+        entry.take_(selected)
+    border = 0.0 if choice is None else choice.border
+    for entry in entries:
+        if entry.floor is not None:
+            _hold(entry, entry.floor, border, guess)
+    part.trail.note(border, 0.0 if choice is None else choice.crowd)
 
 
 def transform_of(member: Member) -> SolvedThreshold:
@@ -49,44 +76,47 @@ def transform_of(member: Member) -> SolvedThreshold:
 
 
 def _refuse_scattered(part: Part) -> None:
-    devices = {str(m.target.raw.device) for m in part.members}
+    devices = {m.target.raw.device for m in part.members}
     if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
         raise ValueError(
-            f"{part.goal} is for tensors on several devices ({', '.join(sorted(devices))}), whose weights cannot be "
-            "compared: give each device a goal of its own with Rule(..., goal=...)"
+            f"{part.goal} is for tensors on several devices ({names}), whose weights cannot be compared: give each "
+            "device a goal of its own with Rule(..., goal=...)"
         )
 
 
-def _floor(member: Member) -> int:
-    """A weight that is 0 by itself cannot be kept."""
-    return min(member.floor, int(torch.count_nonzero(member.target.raw)))
+def _floor(entry: _Entry, kept: int) -> int | None:
+    """The number of weights to hold a tensor at that would keep this many; None if they are enough."""
+    if kept >= entry.member.floor:
+        return None
+    # A weight that is 0 by itself cannot be kept.
+    floor = count_nonzero(entry.candidate.rows, enough=entry.member.floor)
+    return floor if kept < floor else None
 
 
-def _start(member: Member) -> None:
-    """Give s its first value, from the weights as they are when the first of them goes."""
-    transform = transform_of(member)
-    if bool(transform.s.isnan().any()):
-        mean = float(member.target.raw.detach().abs().to(transform.s.dtype).mean())
-        at_mean = member.method.pursuit.start == "mean" and 0.0 < mean < math.inf
-        transform.s.fill_(math.log(mean) if at_mean else 0.0)
+def _entry(member: Member) -> _Entry:
+    transform, raw = transform_of(member), member.target.raw.detach()
+    # All values of s are NaN until there is a first one.
+    if math.isnan(transform.s.view(-1)[0]):
+        transform.s.fill_(_start(member, transform))
+    return _Entry(member, transform, Candidate(raw, torch.exp(transform.s), member.cost))
 
 
-def _candidate(member: Member, cost: float | None = None) -> Candidate:
-    transform = transform_of(member)
-    scale = torch.exp(transform.s)
-    return Candidate(member.target.raw.detach(), scale, member.cost if cost is None else cost)
+def _start(member: Member, transform: SolvedThreshold) -> float:
+    """The first value of s, from the weights as they are when the first of them goes."""
+    if member.method.pursuit.start == "equal":
+        return 0.0
+    mean = float(member.target.raw.detach().abs().to(transform.s.dtype).mean())
+    return math.log(mean) if 0.0 < mean < math.inf else 0.0
 
 
-def _take(member: Member, selected: Selected) -> None:
-    transform_of(member).take_(selected.alpha, selected.crossing, member.target.raw)
-
-
-def _hold(member: Member, kept: int, border: float) -> None:
-    (selected,), own = select([_candidate(member, cost=1.0)], kept)
-    _take(member, selected)
-    transform = transform_of(member)
+def _hold(entry: _Entry, floor: int, border: float, guess: Bracket | None) -> None:
+    candidate, transform = entry.candidate, entry.transform
+    candidate.cost = 1.0  # a floor is a number of weights
+    choice = choose([candidate], floor, guess=guess)
+    entry.take_(part_([candidate], choice)[0])
     # A tensor at its floor has no say in where the border lies.
     transform.crossing.zero_()
     transform.pull.zero_()
-    if own > 0.0 and border > 0.0:
-        transform.s.add_(math.log(own / border))
+    if choice is not None and choice.border > 0.0 and border > 0.0:
+        transform.s.add_(math.log(choice.border / border))

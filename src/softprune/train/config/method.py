@@ -16,7 +16,7 @@ from softprune.train.config.problem import ConfigError, Problem, unknown_choice,
 from softprune.train.config.section import Named
 
 PROPOSE = "propose"
-_BACKWARD = {"masked": {"leak": 0.0}, "straight_through": {"leak": 1.0}}
+_BACKWARD = {"masked": {"leak": 0.0}, "straight_through": {"leak": 1.0}, "annealed": {"leak": 1.0, "until": 1.0}}
 
 
 class MethodConfig(Named):
@@ -122,5 +122,5 @@ def _plain(value: Any, *, like: Any) -> Any:
     if isinstance(value, G):
         return {"g": type(value).__name__.lower(), "k": value.k if isinstance(value.k, str) else float(value.k)}
     if isinstance(value, Backward):
-        return {"leak": float(value.leak)}
+        return {"leak": float(value.leak)} | ({} if value.until is None else {"until": float(value.until)})
     return float(value) if isinstance(like, float) else value
