@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from softprune.methods.transforms import HeldThreshold, Masked, SoftThreshold
-from softprune.ops import Exp, Sigmoid, Softplus
+from softprune.methods.transforms import HeldThreshold, Masked, SoftThreshold, SolvedThreshold
+from softprune.ops import Exp, Sigmoid, Softplus, straight_through
 
 ALL_G = [Sigmoid(), Exp(), Softplus(), Sigmoid(0.25), Exp(1e3), Softplus(1e-3)]
 
@@ -131,3 +131,16 @@ def test_the_mask_keeps_zeros_and_passes_the_rest():
     mask.fill_(True)
     assert not transform.mask.all()
     assert torch.equal(copy.deepcopy(transform).mask, transform.mask)
+
+
+def test_rescaling_makes_up_for_the_size_and_leaves_the_gradient_alone():
+    # Filters (1, 3) and (2, 4) under a threshold of 2: the first keeps 3 of 4, the second 4 of 6 of its absolute size.
+    w = torch.tensor([[1.0, -3.0], [2.0, 4.0]], requires_grad=True)
+    transform = SolvedThreshold((1,), w, backward=straight_through, rescale=True)
+    transform.alpha.fill_(2.0)
+    used = transform(w)
+    expected = torch.tensor([[0.0, -1.0 * 1.01 / (0.01 + 3 / 4)], [0.0, 2.0 * 1.01 / (0.01 + 4 / 6)]])
+    torch.testing.assert_close(used, expected, atol=1e-5, rtol=1e-5)
+    upstream = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    used.backward(upstream)
+    assert torch.equal(w.grad, upstream)

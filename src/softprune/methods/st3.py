@@ -17,7 +17,8 @@ class ST3(Method):
     """One soft threshold on all weights, given by the schedule; pruned weights get the whole gradient.
 
     The weight in use is ``c * sign(w) * relu(|w| - alpha)``, with c per filter making up for the size that was lost:
-    ``c = 1.01 / (0.01 + r)``, r the share of the filter's absolute weight that survives.
+    ``c = 1.01 / (0.01 + r)``, r the share of the filter's absolute weight that survives. The gradient passes through
+    all of it unchanged.
 
     Args:
         min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all

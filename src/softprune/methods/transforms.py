@@ -136,7 +136,7 @@ class HeldThreshold(_Leaking):
 
     def forward(self, w: Tensor) -> Tensor:
         shrunk = shrink(w, self.alpha, backward=self.backward_mode, leak=self.leak)
-        return shrunk * _gain(w, shrunk) if self.rescale else shrunk
+        return _rescaled(w, shrunk) if self.rescale else shrunk
 
     def raw_for(self, effective: Tensor) -> Tensor:
         return effective + effective.sign() * self.alpha.to(effective.dtype)
@@ -192,7 +192,7 @@ class SolvedThreshold(_Leaking):
 
     def forward(self, w: Tensor) -> Tensor:
         shrunk = shrink(w, self.alpha, backward=self.backward_mode, leak=self.leak)
-        return shrunk * _gain(w, shrunk) if self.rescale else shrunk
+        return _rescaled(w, shrunk) if self.rescale else shrunk
 
     def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:
         """Adopt the solution for these raw weights."""
@@ -206,12 +206,16 @@ class SolvedThreshold(_Leaking):
         return f"s={tuple(self.s.shape)}, backward={self.backward_mode}"
 
 
-@torch.no_grad()
-def _gain(w: Tensor, shrunk: Tensor) -> Tensor:
-    """Per filter, what makes up for the size that shrinking took (ST-3)."""
-    rest = tuple(range(1, w.ndim))
-    share = (w.abs() * (shrunk != 0)).mean(rest, keepdim=True) / (w.abs().mean(rest, keepdim=True) + 1e-6)
-    return 1.01 / (0.01 + share)
+def _rescaled(w: Tensor, shrunk: Tensor) -> Tensor:
+    """Every filter multiplied to make up for the size that shrinking took (ST-3); the derivative is that of `shrunk`.
+
+    Passing the factor on to the gradient too would multiply the steps of nearly empty filters by up to a hundred.
+    """
+    with torch.no_grad():
+        rest = tuple(range(1, w.ndim))
+        share = (w.abs() * (shrunk != 0)).mean(rest, keepdim=True) / (w.abs().mean(rest, keepdim=True) + 1e-6)
+        added = shrunk * (1.01 / (0.01 + share) - 1)
+    return shrunk + added
 
 
 class SolvedMask(SolvedThreshold):
