@@ -1,6 +1,6 @@
 """Claim: to meet a total exactly after every step and to learn its distribution costs at most 1 % of a training step of
 ResNet50 (batch 32, 224x224, SGD with momentum, CPU). A solution reads the weights at most three times, and needs at
-most a tenth of the model in extra memory. On a CNN of 261,392 weights (batch 128, 28x28) both take 2 to 3 ms.
+most a tenth of the model in extra memory. On a CNN of 261,392 weights (batch 128, 28x28) both take 3 to 4 ms.
 
 One process, in rounds. Each makes a step of the dense model, and then for every variant (a total of weights, one of
 multiply-adds, one threshold per filter), in an order that rotates:
