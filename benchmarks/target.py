@@ -34,7 +34,8 @@ METHODS: dict[str, list[str]] = {
     GOAL: ["method=str", "goal={level}"],
     "gmp uniform": ["method=gmp", "goal={{sparsity: {level}, budget: uniform}}"],
     "gmp global": ["method=gmp", "goal={level}"],
-    "st3": ["method=st3", "goal={level}"],
+    # Clipped as its authors do; without it the weights of the ResNet grow without bound.
+    "st3": ["method=st3", "goal={level}", "clip_norm=3"],
     "str goal, global": ["method={{name: str, granularity: global}}", "goal={level}"],
     "str goal, filter": ["method={{name: str, granularity: filter}}", "goal={level}"],
     "str goal, weight": ["method={{name: str, granularity: weight}}", "goal={level}"],

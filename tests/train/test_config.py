@@ -26,7 +26,7 @@ BASE = {
     "epochs": 6,
     "batch": 64,
 }
-METHOD = {"g": "sigmoid", "backward": "masked", "granularity": "tensor", "min_keep": 0}
+METHOD = {"g": "sigmoid", "backward": None, "granularity": "tensor", "min_keep": 0}
 
 
 def problems(**changes):

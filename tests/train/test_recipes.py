@@ -23,6 +23,7 @@ from softprune.train.recipes import load_recipe, recipe_text, recipes
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [recipe.name for recipe in recipes()]
 STEPS_PER_EPOCH = 5005  # ceil(1,281,167 / 256)
+SMALL = [n for n in NAMES if n.partition("/")[0] in ("digits", "fashion-mnist", "resnet18", "resnet20", "resnet56")]
 IMAGES = {"digits": 1280, "fashion-mnist": 60_000, "cifar10": 50_000}
 
 # X, the epochs at which s reaches -88.7, -20, -10 and -5 with no loss gradient, and s after 100 epochs.
@@ -98,9 +99,7 @@ def test_the_forecast_of_a_recipe_has_no_warning():
     assert seen.onset == pytest.approx(0.28, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in NAMES if n.partition("/")[0] in ("digits", "fashion-mnist", "resnet18", "resnet20")]
-)
+@pytest.mark.parametrize("name", [n for n in SMALL if not n.endswith("-finetune")])
 def test_what_the_small_recipes_propose_is_reached(name):
     config = load_recipe(name)
     if config.method is None:
@@ -124,6 +123,16 @@ def test_what_the_small_recipes_propose_is_reached(name):
     assert "is left after the onset" not in plan.note and f"{ENOUGH}" not in plan.note
 
 
+@pytest.mark.parametrize("name", [n for n in SMALL if n.endswith("-finetune")])
+def test_the_recipes_for_trained_weights_say_whose_and_are_alike(name):
+    config = load_recipe(name)
+    network = name.partition("/")[0]
+    assert config.model.weights.startswith(f"{network}-") and config.data.normalise == "imagenet"
+    assert (config.goal.begin, config.goal.end) == (0.0, 0.5) and config.epochs == 1
+    other = load_recipe("resnet20/cifar10-finetune")
+    assert (config.optimizer, config.method, config.goal) == (other.optimizer, other.method, other.goal)
+
+
 def test_digits_keeps_the_settings_whose_result_is_stated():
     config = load_recipe("digits/str")
     assert (config.epochs, config.batch, config.seed, config.schedule.per) == (60, 64, 0, "step")
@@ -141,7 +150,7 @@ def test_the_expected_costs_agree_with_the_sparsity(name):
 
 def test_the_list():
     found = {recipe.name: recipe for recipe in recipes()}
-    assert len(found) == 33 and set(PAPER) <= set(found)
+    assert len(found) == 35 and set(PAPER) <= set(found)
     assert found["resnet50/str-90.23"].expected["accuracy"] == 0.7431
     assert found["resnet50/str-81.27"].expected["params"] == 4_780_000
     assert "5.2517578125e-5" in found["resnet50/str-97.78"].expected["note"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +29,7 @@ from softprune.train.config import RunConfig
 from softprune.train.config.rule import parse_match
 from softprune.train.learning_rate import schedule_function
 from softprune.train.processes import Processes
+from softprune.train.weights import load_weights_
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,32 @@ class Assembly:
 
 
 def assemble(
-    config: RunConfig, *, example_shape: tuple[int, ...], steps_per_epoch: int, processes: Processes
+    config: RunConfig,
+    *,
+    example_shape: tuple[int, ...],
+    steps_per_epoch: int,
+    processes: Processes,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> Assembly:
-    """Build everything; the initial weights depend on the seed alone.
+    """Build everything; initial weights that are not given depend on the seed alone.
 
     Args:
         config: a run whose length has been worked in (see `stretch`).
         example_shape: of one input.
         steps_per_epoch: optimizer steps in an epoch.
         processes: where and among how many this one runs.
+        weights: what the network begins with; None for random ones, also where a checkpoint will replace them.
+
+    Raises:
+        ValueError: for weights that are not of this network, and whatever else cannot work.
     """
     # All three, since a model or data of a user's own may draw from any of them.
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)
     torch.manual_seed(config.seed)
     model = build(config.model.name, config.model.args)
+    if weights is not None:
+        load_weights_(model, weights, origin=str(config.model.weights))
     if config.distributed.sync_batchnorm and processes.world > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model.to(processes.device)

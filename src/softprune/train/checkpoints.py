@@ -19,6 +19,8 @@ from softprune.train.processes import Processes
 
 FORMAT, VERSION = "softprune-checkpoint", 1
 BEST = "best.safetensors"
+Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
+"""The tensors and the facts of one."""
 
 
 class Checkpoints:
@@ -56,7 +58,7 @@ class Checkpoints:
         """The regular checkpoints, oldest first."""
         return sorted(self.folder.glob("step-*.safetensors"))
 
-    def newest(self, notes: list[str]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def newest(self, notes: list[str]) -> Checkpoint | None:
         """The newest one that is whole; what is wrong with newer ones is added to `notes`."""
         for path in reversed(self.regular()):
             try:
@@ -66,7 +68,7 @@ class Checkpoints:
         return None
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_checkpoint(path: Path) -> Checkpoint:
     tensors, facts = read_state(path)
     if facts.get("format") != FORMAT or facts.get("version") != VERSION:
         kind, version = facts.get("format"), facts.get("version")

@@ -18,6 +18,7 @@ from softprune.train.assembly import aims_of, make_optimizer, proposed, selectio
 from softprune.train.config import RunConfig
 from softprune.train.learning_rate import schedule_function
 from softprune.train.length import stretch
+from softprune.train.weights import fitting, initial_weights
 
 # Training samples of the data sets whose size is fixed; an image folder is taken to be ImageNet-1K.
 SIZES = {"digits": 1_280, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000, "image-folder": 1_281_167}
@@ -35,10 +36,14 @@ def rehearse(config: RunConfig) -> str:
     total = per_epoch * config.epochs
     with torch.device("meta"):
         model = build(config.model.name, config.model.args)
+    weights = initial_weights(config)
+    if weights is not None:
+        fitting(model, weights, origin=str(config.model.weights))
     costs = profile(model, torch.empty(shape, device="meta"))
     rate = schedule_function(config, per_epoch)
+    begun = f" from {config.model.weights}" if weights is not None else ""
     lines = [
-        f"{config.name}: {config.model.name} on {config.data.name}, {samples:,} samples",
+        f"{config.name}: {config.model.name}{begun} on {config.data.name}, {samples:,} samples",
         f"{total:,} steps: {config.epochs} epochs of {per_epoch:,} steps of {config.batch} samples",
         f"learning rate {rate(0):.4g} at first, {max(rate(e * per_epoch) for e in range(config.epochs)):.4g} at most, "
         f"{rate(total - 1):.4g} at last",

@@ -10,7 +10,7 @@ import torch
 
 from softprune.budget.budget import Budget
 from softprune.train.assembly import assemble
-from softprune.train.checkpoints import restore
+from softprune.train.checkpoints import Checkpoint, Checkpoints, restore
 from softprune.train.config import RunConfig
 from softprune.train.data.catalog import open_data
 from softprune.train.data.source import Source
@@ -21,6 +21,7 @@ from softprune.train.observer import Beginning, Ending, Observer, Silent
 from softprune.train.processes import Processes, join_processes
 from softprune.train.run_folder import CONFIG, RunFolder
 from softprune.train.trainer import Position, Trainer
+from softprune.train.weights import initial_weights
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,22 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
         loggers: dict[str, Observer] = {}
         processes.on_first(lambda: loggers.update(open_loggers(config.log)))
         if not resume:
-            processes.on_first(lambda: RunFolder.create(folder, config.dump(), seed=config.seed, world=processes.world))
+            processes.on_first(lambda: RunFolder.refuse_taken(folder))
+        found, notes = _newest_checkpoint(config, folder) if resume else (None, [])
         parts = assemble(
             stretch(config),
             example_shape=source.example_shape,
             steps_per_epoch=source.steps(config.batch, drop_last=config.drop_last),
             processes=processes,
+            # Those that a checkpoint replaces need not be there any more.
+            weights=initial_weights(config) if found is None else None,
         )
+        if not resume:
+            # After the assembly: what cannot work, such as weights of another network, leaves no folder behind.
+            processes.on_first(lambda: RunFolder.create(folder, config.dump(), seed=config.seed, world=processes.world))
         audience, run = Audience(observer, loggers), RunFolder(folder)
         trainer = Trainer(stretch(config), parts, source, run=run, processes=processes, observer=audience)
-        logged = _restore(trainer) if resume else 0
+        logged = _restore(trainer, found, notes) if resume else 0
         ending: Ending = "failed"
         try:
             processes.on_first(
@@ -109,14 +116,24 @@ def open_source(config: RunConfig) -> Source:
     given = config.data
     more = {} if given.image_size is None else {"image_size": given.image_size}
     return open_data(
-        given.name, root=given.root, augment=given.augment, subset=given.subset, workers=given.workers, **more
+        given.name,
+        root=given.root,
+        augment=given.augment,
+        normalise=given.normalise,
+        subset=given.subset,
+        workers=given.workers,
+        **more,
     )
 
 
-def _restore(trainer: Trainer) -> int:
-    """Put a run back to its last whole checkpoint; how many lines it had logged."""
+def _newest_checkpoint(config: RunConfig, folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The last whole checkpoint, and what is wrong with those after it."""
     notes: list[str] = []
-    found = trainer.checkpoints.newest(notes)
+    return Checkpoints(RunFolder(folder).checkpoints, keep=config.checkpoint.keep).newest(notes), notes
+
+
+def _restore(trainer: Trainer, found: Checkpoint | None, notes: list[str]) -> int:
+    """Put a run back to a checkpoint, or to its beginning without one; how many lines it had logged."""
     if found is not None:
         tensors, facts = found
         restore(trainer.parts, tensors, facts, trainer.processes)

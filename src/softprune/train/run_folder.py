@@ -49,10 +49,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config_text: str, *, seed: int, world: int) -> RunFolder:
         """Make a new run folder. One that already holds a run is refused."""
-        if (path / CONFIG).exists():
-            raise ValueError(
-                f"{path} already holds a run: continue it with --resume {path}, or choose another folder with --out"
-            )
+        cls.refuse_taken(path)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
         write_text(path / ENVIRONMENT, json.dumps(_environment(seed, world), indent=2) + "\n")
@@ -61,6 +58,14 @@ class RunFolder:
         # Last: a folder with a configuration is a run that can be continued.
         write_text(path / CONFIG, config_text)
         return run
+
+    @staticmethod
+    def refuse_taken(path: Path) -> None:
+        """A folder that already holds a run is not for another."""
+        if (path / CONFIG).exists():
+            raise ValueError(
+                f"{path} already holds a run: continue it with --resume {path}, or choose another folder with --out"
+            )
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

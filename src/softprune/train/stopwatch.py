@@ -14,6 +14,7 @@ from softprune.train.length import stretch
 from softprune.train.processes import join_processes
 from softprune.train.run import open_source
 from softprune.train.stepper import Stepper
+from softprune.train.weights import initial_weights
 
 WARM_UP = 2
 
@@ -33,7 +34,13 @@ def time_steps(config: RunConfig, steps: int) -> str:
     with join_processes() as processes:
         source = open_source(run)
         per_epoch = source.steps(run.batch, drop_last=run.drop_last)
-        parts = assemble(run, example_shape=source.example_shape, steps_per_epoch=per_epoch, processes=processes)
+        parts = assemble(
+            run,
+            example_shape=source.example_shape,
+            steps_per_epoch=per_epoch,
+            processes=processes,
+            weights=initial_weights(run),
+        )
         epoch = Epoch(number=0, seed=run.seed, batch=run.batch, rank=processes.rank, world=processes.world)
         batches, stepper, seconds = source.train_epoch(epoch), Stepper(run, parts, processes), []
         for number in range(min(steps + WARM_UP, per_epoch)):

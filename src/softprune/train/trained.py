@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from softprune.budget.budget import Budget
 from softprune.core.bake import bake
@@ -40,14 +41,25 @@ def evaluate_run(folder: Path, *, best: bool = False) -> tuple[Score, Budget | N
 def bake_run(folder: Path, out: Path, *, best: bool = False) -> Budget | None:
     """Write the plain weights of a run to a safetensors file; the keys are those of the untouched network."""
     config = RunConfig.load(RunFolder.open(folder).path / CONFIG)
-    source = open_source(config)
     with join_processes() as processes:
-        parts = _load(folder, config, source, processes, best=best)
+        parts = _load(folder, config, open_source(config), processes, best=best)
         budget = parts.sparsifier.measure() if parts.sparsifier is not None else None
-        model: nn.Module = bake(parts.model) if parts.sparsifier is not None else parts.model
+        model = _plain(parts)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_tensors(out, model.state_dict())
     return budget
+
+
+def plain_weights(folder: Path) -> dict[str, Tensor]:
+    """What `bake_run` would write of the last whole checkpoint, on the CPU; every process may ask by itself."""
+    config = RunConfig.load(RunFolder.open(folder).path / CONFIG)
+    alone = Processes(rank=0, world=1, device=torch.device("cpu"))
+    parts = _load(folder, config, open_source(config), alone, best=False)
+    return dict(_plain(parts).state_dict())
+
+
+def _plain(parts: Assembly) -> nn.Module:
+    return bake(parts.model) if parts.sparsifier is not None else parts.model
 
 
 def last_thresholds(folder: Path) -> dict[str, float]:

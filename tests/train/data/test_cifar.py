@@ -152,7 +152,8 @@ def test_the_layouts_have_the_six_official_files():
 
 
 def test_the_real_cifar10():
-    source = open_data("cifar10", root=data_root("SOFTPRUNE_CIFAR10", "cifar-10-batches-bin/test_batch.bin"))
+    root = data_root("SOFTPRUNE_CIFAR10", "cifar-10-batches-bin/test_batch.bin")
+    source = open_data("cifar10", root=root)
     assert (source.train_size, source.test_size, source.classes) == (50_000, 10_000, 10)
     assert source.example_shape == (1, 3, 32, 32)
     assert source._train.labels[:5].tolist() == [6, 9, 9, 4, 1]
@@ -164,3 +165,11 @@ def test_the_real_cifar10():
     images, labels = next(source.train_epoch(Epoch(number=0, seed=0, batch=512, start=3)))
     assert images.shape == (512, 3, 32, 32)
     assert torch.bincount(labels, minlength=10).min() > 20
+    # The same pixels, normalised as many trained networks expect them.
+    (own, _), (other, _) = (
+        next(s.test_epoch(batch=8)) for s in (source, open_data("cifar10", root=root, normalise="imagenet"))
+    )
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (NORMALISE.mean, NORMALISE.std))
+    red_green_blue = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)
+    deviation = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    torch.testing.assert_close(other, (own * std + mean - red_green_blue) / deviation, rtol=0, atol=1e-5)

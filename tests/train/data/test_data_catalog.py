@@ -41,6 +41,20 @@ def test_a_root_may_be_a_string_or_a_path(tmp_path):
         assert open_data("image-folder", root=root, image_size=8).train_size == 8
 
 
+def test_a_normalisation_for_three_colours_is_refused_elsewhere(tmp_path):
+    for name in ("digits", "mnist", "mypackage.data:loaders"):
+        with pytest.raises(ValueError, match=f"'{name}': normalise=imagenet is for cifar10 and image-folder"):
+            open_data(name, normalise="imagenet")
+    with pytest.raises(ValueError, match="normalise is own or imagenet; got 'cifar'"):
+        open_data("cifar10", normalise="cifar")
+    write_image_folder(tmp_path)
+    own, other = (
+        next(open_data("image-folder", root=tmp_path, image_size=8, normalise=n).test_epoch(batch=2))[0]
+        for n in ("own", "imagenet")
+    )
+    assert torch.equal(own, other)
+
+
 @pytest.mark.parametrize(
     ("name", "near"), [("cifar", "cifar10"), ("CIFAR10", "cifar10"), ("fashion_mnist", "fashion-mnist")]
 )

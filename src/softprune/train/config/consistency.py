@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Section, key -> the names that use the key. A value that nothing uses is a mistake, not a detail.
 _USED_BY: dict[tuple[str, str], tuple[str, ...]] = {
+    ("data", "normalise"): ("cifar10", "image-folder"),
     ("optimizer", "momentum"): ("sgd",),
     ("optimizer", "nesterov"): ("sgd",),
     ("optimizer", "betas"): ("adam", "adamw"),

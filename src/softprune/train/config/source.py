@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -19,6 +19,11 @@ class ModelConfig(Named):
 
     name: str = Field(description="A network of softprune.nn.catalog, or package.module:factory of your own.")
     args: dict[str, Any] = Field(default={}, description="Keyword arguments of the factory, such as num_classes.")
+    weights: str | None = Field(
+        default=None,
+        description="Trained weights to begin with: a safetensors file, a state dict that torch.save wrote, or a run "
+        "folder; null begins with random ones.",
+    )
 
     @field_validator("name")
     @classmethod
@@ -39,6 +44,11 @@ class DataConfig(Named):
     augment: bool = Field(
         default=True,
         description="Change training images at random in the way that suits the data set, such as crops and flips.",
+    )
+    normalise: Literal["own", "imagenet"] = Field(
+        default="own",
+        description="Mean and deviation that pixels are normalised with: the data set's own, or imagenet's, which "
+        "many trained networks expect (cifar10).",
     )
     subset: Count | None = Field(
         default=None, description="Train on this many images only, classes balanced; null for all."

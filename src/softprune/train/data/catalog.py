@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from softprune.nn.catalog import load_factory
+from softprune.train.data.cifar import NORMALISE as CIFAR10
 from softprune.train.data.cifar import read_cifar10
 from softprune.train.data.digits import load_digits
+from softprune.train.data.image_folder import NORMALISE as IMAGENET
 from softprune.train.data.image_folder import read_image_folder
 from softprune.train.data.indexed import IndexedSource
 from softprune.train.data.loader import LoaderSource
@@ -23,6 +26,7 @@ def open_data(
     *,
     root: Path | str | None = None,
     augment: bool = True,
+    normalise: Literal["own", "imagenet"] = "own",
     subset: int | None = None,
     workers: int = 0,
     image_size: int = 224,
@@ -31,9 +35,12 @@ def open_data(
 
     Args:
         name: digits, mnist, fashion-mnist, cifar10, image-folder, or ``package.module:factory``. A factory is called
-            without arguments and returns a Source or a pair of loaders; root, subset and augment=False are refused.
+            without arguments and returns a Source or a pair of loaders; root, subset, normalise and augment=False are
+            refused.
         root: the folder with the files; by default ``data``, and for Fashion-MNIST also the system's.
         augment: change the training images at random, in the way that suits the data set (the digits: not at all).
+        normalise: pixels with the mean and deviation of the data set's "own" training images, or with those of
+            "imagenet", which many trained networks expect; for cifar10 and image-folder (whose own they are).
         subset: train on this many samples of a fixed permutation, the classes as equal as they can be.
         workers: processes that decode an image folder; the other data sets lie in memory and need none.
         image_size: side of the squares that an image folder gives.
@@ -50,6 +57,10 @@ def open_data(
         (torch.Size([10, 1, 8, 8]), 10)
     """
     folder = None if root is None else Path(root)
+    if normalise not in ("own", "imagenet"):
+        raise ValueError(f"normalise is own or imagenet; got {normalise!r}")
+    if normalise == "imagenet" and name not in ("cifar10", "image-folder"):
+        raise ValueError(f"{name!r}: normalise=imagenet is for cifar10 and image-folder, which have three colours")
     if ":" in name:
         if root is not None or subset is not None or not augment:
             raise ValueError(f"{name!r}: root, subset and augment are up to the factory")
@@ -65,7 +76,7 @@ def open_data(
         train, test, names = read_image_folder(folder, augment=augment, image_size=image_size)
         classes = len(names)
     else:
-        train, test = _in_memory(name, folder, augment=augment)
+        train, test = _in_memory(name, folder, augment=augment, normalise=normalise)
         channels, side = train.images.shape[1:3]
     if subset is not None:
         train = SubsetSamples(train, balanced(train.labels, subset))
@@ -79,9 +90,9 @@ def open_data(
     )
 
 
-def _in_memory(name: str, root: Path | None, *, augment: bool) -> tuple[MemorySamples, MemorySamples]:
+def _in_memory(name: str, root: Path | None, *, augment: bool, normalise: str) -> tuple[MemorySamples, MemorySamples]:
     if name == "cifar10":
-        return read_cifar10(root, augment=augment)
+        return read_cifar10(root, augment=augment, normalise=IMAGENET if normalise == "imagenet" else CIFAR10)
     if name == "digits":
         digits = load_digits()
         train = MemorySamples(digits.train_images, digits.train_labels)

@@ -24,13 +24,19 @@ NORMALISE = Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
 def read_cifar10(
-    root: Path | None, *, augment: bool = True, layouts: Sequence[Layout] = LAYOUTS, counts: Counts = COUNTS
+    root: Path | None,
+    *,
+    augment: bool = True,
+    normalise: Normalise = NORMALISE,
+    layouts: Sequence[Layout] = LAYOUTS,
+    counts: Counts = COUNTS,
 ) -> tuple[MemorySamples, MemorySamples]:
     """Training and test samples.
 
     Args:
         root: the folder with the six files, or the one above it; ``data`` without one.
         augment: move the training images by up to four pixels and mirror half of them.
+        normalise: what makes floats of the pixels.
         layouts: how the files may be laid out, and their sums.
         counts: what they must contain, if they are not the official ones.
     """
@@ -39,8 +45,8 @@ def read_cifar10(
     test_images, test_labels = _read(folder, layout, (TEST_FILE,), counts.test)
     change = CropFlip(pad=4, flip=True) if augment else None
     return (
-        MemorySamples(train_images, train_labels, augment=change, normalise=NORMALISE),
-        MemorySamples(test_images, test_labels, normalise=NORMALISE),
+        MemorySamples(train_images, train_labels, augment=change, normalise=normalise),
+        MemorySamples(test_images, test_labels, normalise=normalise),
     )
 
 

@@ -26,6 +26,7 @@ from softprune.train.sweep.objective import objective_values
 from softprune.train.sweep.results import Results, TrialResult
 from softprune.train.sweep.study import Claim, SharedStudy
 from softprune.train.sweep.watcher import TrialWatcher
+from softprune.train.weights import initial_weights
 
 ERROR = "error.txt"
 _PAUSE = 0.5  # seconds between looks at what others do
@@ -108,6 +109,7 @@ class Worker:
             config = self.study.sweep.run_config(self.study.sweep.space.corners(1)[0])
             if is_factory(config.model.name):
                 load_factory(config.model.name)
+            initial_weights(config)
             open_source(config)
             self._checked = True
 

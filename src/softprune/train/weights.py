@@ -1,0 +1,113 @@
+"""Trained weights that a run begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from softprune.core.state_file import FACTS
+from softprune.core.torch_file import read_torch_file
+from softprune.train.config import RunConfig
+from softprune.train.run_folder import CONFIG
+
+PREFIX = "module."  # DataParallel's
+_SHOWN = 8
+
+
+def read_weights(where: str | Path) -> dict[str, Tensor]:
+    """The plain weights of a file or of a run folder, on the CPU; no file is unpickled beyond tensors and numbers.
+
+    Args:
+        where: a safetensors file, such as one that ``softprune bake`` wrote; a file of torch.save with a state dict, or
+            with one under "state_dict"; or a run folder, whose last whole checkpoint is taken as ``softprune bake``
+            would write it.
+
+    Raises:
+        ValueError: if there is nothing there, or something else.
+    """
+    path = Path(where).expanduser()
+    if (path / CONFIG).is_file():
+        from softprune.train.trained import plain_weights  # which makes runs, and they begin with this
+
+        return plain_weights(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is no run folder, since it has no {CONFIG}: name a run folder, or a file of weights")
+    return _read_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
+
+
+def initial_weights(config: RunConfig) -> dict[str, Tensor] | None:
+    """The weights that a configuration names; None where it leaves them to chance."""
+    if config.model.weights is None:
+        return None
+    try:
+        return read_weights(config.model.weights)
+    except ValueError as error:
+        raise ValueError(f"model.weights: {error}") from error
+
+
+def load_weights_(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> nn.Module:
+    """Put weights into a network that is not managed yet; all of them fit, or none is changed.
+
+    Args:
+        model: the network.
+        weights: by the network's own names, or by these behind DataParallel's ``module.``.
+        origin: what an error calls them.
+
+    Raises:
+        ValueError: with the names that are missing, that the network does not have, and whose shapes differ.
+    """
+    model.load_state_dict(fitting(model, weights, origin=origin))
+    return model
+
+
+def fitting(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> dict[str, Tensor]:
+    """The weights by the names of this network, which may be on the meta device; see `load_weights_`."""
+    mine = model.state_dict()
+    wrapped = all(key.startswith(PREFIX) for key in weights) and not any(key.startswith(PREFIX) for key in mine)
+    given = {key.removeprefix(PREFIX) if wrapped else key: value for key, value in weights.items()}
+    # Files from before batch norm counted its batches lack the counter, and torch then starts it at 0.
+    missing = [key for key in mine if key not in given and not key.endswith("num_batches_tracked")]
+    unknown = [key for key in given if key not in mine]
+    differing = [
+        f"{key} has {_shape(given[key])}, the network {_shape(value)}"
+        for key, value in mine.items()
+        if key in given and given[key].shape != value.shape
+    ]
+    problems = [
+        f"{what}: {_some(names)}"
+        for what, names in (("missing", missing), ("unknown to the network", unknown), ("of another shape", differing))
+        if names
+    ]
+    if problems:
+        raise ValueError(
+            f"the weights of {origin} are not those of {type(model).__name__}; {'; '.join(problems)}. "
+            "Check model.name and model.args, such as num_classes"
+        )
+    return given
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            if FACTS in (file.metadata() or {}):
+                raise ValueError(
+                    f"{path} is the whole state of a run, not the weights of a network: name the run folder, or write "
+                    "them with softprune bake"
+                )
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "one number"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
