@@ -40,6 +40,7 @@ _HOMES = {
     "profile": "softprune.budget.profiler",
     "propose": "softprune.core.forecasting.proposal",
     "recalibrate_bn": "softprune.core.batchnorm",
+    "restarted": "softprune.budget.rounds",
     "soft_threshold": "softprune.ops",
     "sparsify": "softprune.core.sparsify",
     "straight_through": "softprune.ops",

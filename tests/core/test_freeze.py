@@ -270,4 +270,6 @@ def test_data_parallel_goes_on_wrapped_anew_or_told_to_expect_it(what, anew):
         assert all(torch.equal(s, v) for s, v in zip(thresholds, frozen, strict=True))
         assert not any(torch.equal(t.raw, v) for t, v in zip(sparsifier.targets, before, strict=True))
     finally:
+        # The threads of the group are joined while the interpreter is locked: none may still be at work.
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()

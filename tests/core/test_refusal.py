@@ -147,6 +147,8 @@ def test_distributed_wrapper_is_refused():
         assert bake(nn.parallel.DistributedDataParallel(inner)) is inner
         assert type(inner[0]) is nn.Linear
     finally:
+        # The threads of the group are joined while the interpreter is locked: none may still be at work.
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
 

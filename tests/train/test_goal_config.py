@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from softprune import Budget, Flops, Params, Sparsity, constant, cubic, linear, profile
+from softprune.methods.registry import method_class, method_names
 from softprune.nn.catalog import build
 from softprune.train.config import ConfigError, RunConfig, config_schema
 from softprune.train.config.goal import GoalConfig
@@ -28,12 +29,15 @@ def test_a_number_alone_is_a_sparsity():
 @pytest.mark.parametrize(
     ("given", "total", "schedule"),
     [
-        ("0.9", Sparsity(0.9), cubic(0.1, 0.7)),
+        ("0.9", Sparsity(0.9), None),
+        ("{sparsity: 0.9, ramp: cubic}", Sparsity(0.9), cubic(0.1, 0.7)),
+        ("{sparsity: 0.9, ramp: linear}", Sparsity(0.9), linear(0.1, 0.7)),
+        ("{sparsity: 0.9, begin: 0.0}", Sparsity(0.9), cubic(0.0, 0.7)),
         ("{sparsity: 0.9, scope: all, ramp: linear, begin: 0.3}", Sparsity(0.9, scope="all"), linear(0.3, 0.7)),
         ("{params: 500, ramp: constant}", Params(500), constant()),
         ("{flops: 1000000, end: 0.5}", Flops(1_000_000), cubic(0.1, 0.5)),
     ],
-    ids=["sparsity", "all", "params", "flops"],
+    ids=["sparsity", "cubic", "linear", "begin", "all", "params", "flops"],
 )
 def test_it_becomes_a_goal_and_a_schedule(given, total, schedule):
     arguments = goal_of(f"goal={given}").arguments(profile(build("digits"), torch.zeros(1, 1, 8, 8)))
@@ -82,7 +86,7 @@ def test_a_budget_comes_from_a_file_a_run_folder_or_the_published_ones(tmp_path)
         (["goal=0.5", "propose.push=3"], "propose.push", "no effect under a goal"),
         (["goal=0.5", "method.pace=-1"], "method.pace", "0 or more; got -1"),
         (["goal=0.5", "method.gradient=plan"], "method.gradient", "'projected' or 'plain'"),
-        (["goal=0.5", "method.start=median"], "method.start", "'mean' or 'equal'"),
+        (["goal=0.5", "method.start=median"], "method.start", "'mean', 'equal' or 'dimensions'"),
         (["goal=0.5", "method.rescale=3"], "method.rescale", "true or false"),
         (["method.pace=1", "optimizer.threshold_decay=0.1"], "method.pace", "no effect without a goal"),
         (["method=gmp"], "goal", "gmp prunes to a total and needs one"),
@@ -92,6 +96,35 @@ def test_a_budget_comes_from_a_file_a_run_folder_or_the_published_ones(tmp_path)
 )
 def test_what_contradicts_itself_is_named(overrides, path, message):
     assert message in problems("method=str", *overrides)[path]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "message"),
+    [
+        (["method=rigl", "goal=0.9"], "goal.budget", "set goal.budget=erk or uniform"),
+        (["method=set", "goal.params=500"], "goal.budget", "cannot share a total out"),
+        (["method=static", "goal={sparsity: 0.9, budget: erk, ramp: cubic}"], "goal.ramp", "sparse from the first"),
+        (["method=rigl", "goal={sparsity: 0.9, budget: erk, begin: 0.2}"], "goal.begin", "sparse from the first step"),
+        (["method=snip", "goal={sparsity: 0.9, end: 0.9}"], "goal.end", "no effect with snip"),
+        (["method=imp", "goal={sparsity: 0.9, ramp: linear}"], "goal.ramp", "imp, which prunes between its rounds"),
+        (["method=vd", "goal={sparsity: 0.9, budget: erk}"], "goal.budget", "finds out by itself"),
+        (["method=keep-zeros", "goal=0.9"], "goal", "takes neither a total nor a budget"),
+        (["method=imp"], "goal", "imp prunes to a total and needs one"),
+        (["method=imp", "method.rounds=1", "goal=0.9"], "method.rounds", "at least 2"),
+        (["method=autosparse", "method.pace=1", "optimizer.threshold_decay=0.1"], "method.pace", "without a goal"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_a_method_does_not_take_is_named(overrides, path, message):
+    assert message in problems(*overrides)[path]
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_every_method_has_a_form_that_its_configuration_takes(method):
+    forms = {"none": [], "goal": ["goal=0.9"], "budget": ["goal={sparsity: 0.9, budget: uniform}"]}
+    for total in method_class(method).accepts:
+        config = RunConfig.load("digits/dense", [f"method={method}", *forms[total], "optimizer.weight_decay=1e-4"])
+        assert config.goal is None or config.goal.schedule() is None
 
 
 def test_a_recipe_with_a_goal_turns_dense_by_its_method_alone():

@@ -58,8 +58,18 @@ def test_what_one_run_has_learnt_another_method_can_use(run, tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [(), ("ema=0.9",), ("method=gmp",), ("method=st3",), ("method.granularity=filter",)],
-    ids=["str", "ema", "gmp", "st3", "filter"],
+    [
+        (),
+        ("ema=0.9",),
+        ("method=gmp",),
+        ("method=st3",),
+        ("method.granularity=filter",),
+        ("method=imp", "method.rounds=3", "method.rewind_at=0.7"),
+        ("method=imp", "method.rounds=3", "method.rewind=rate"),
+        ("method=vd",),
+        ("method=autosparse",),
+    ],
+    ids=["str", "ema", "gmp", "st3", "filter", "imp", "imp-rate", "vd", "autosparse"],
 )
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, changes):
     train(config(*changes), tmp_path / "whole")

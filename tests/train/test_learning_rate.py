@@ -75,6 +75,22 @@ def test_the_function_of_the_global_step_agrees():
     assert [whole(i) for i in range(40)] == [rate(config.schedule, *divmod(i, 5), lr=0.4, steps=5) for i in range(40)]
 
 
+def test_a_method_with_rounds_begins_anew_in_each():
+    rounds = {"method": {"name": "imp", "rounds": 4, "rewind": "rate"}, "goal": 0.9}
+    steps = {"name": "step", "milestones": [4], "warmup_epochs": 2, "gamma": 0.1}
+    again = schedule_function(RunConfig.parse({**BASE, **rounds, "schedule": steps}), 5)
+    # Eight epochs of five steps: each round has ten of them, a fourth of warm-up and a half of the highest rate.
+    once = schedule_function(RunConfig.parse({**BASE, "schedule": steps}), 5)
+    assert [again(i) for i in range(40)] == [once(i) for i in range(0, 40, 4)] * 4
+
+
+def test_weights_that_go_back_meet_the_rate_of_then():
+    rounds = {"method": {"name": "imp", "rounds": 2, "rewind_at": 0.25}, "goal": 0.9}
+    again = schedule_function(RunConfig.parse({**BASE, **rounds}), 5)
+    once = schedule_function(RunConfig.parse(BASE), 5)
+    assert [again(i) for i in (0, 5, 19, 20, 30, 39)] == [once(i) for i in (0, 10, 38, 10, 25, 38)]
+
+
 @pytest.mark.parametrize(("epoch", "step"), [(8, 0), (-1, 0), (0, 4), (0, -1)])
 def test_steps_outside_the_run_are_refused(epoch, step):
     with pytest.raises(ValueError, match="is not in a run of 8 epochs of 4 steps"):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import budget, model, sweep, training
+from softprune.cli import budget, methods, model, sweep, training
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ for command in (
     training.recipes,
     training.evaluate,
     training.bake,
+    methods.methods,
     model.profile,
 ):
     app.command()(command)

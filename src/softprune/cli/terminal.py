@@ -15,7 +15,7 @@ from softprune.train.observer import Silent
 console = Console()
 errors = Console(stderr=True)
 
-LEFT_ALIGNED = ("note", "method", "what it is", "cost", "shape")
+LEFT_ALIGNED = ("note", "method", "what it is", "what it does", "cost", "shape", "role", "takes", "paper")
 
 
 def table(first: str, *columns: str) -> Table:

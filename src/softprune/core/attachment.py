@@ -200,6 +200,24 @@ def unchanged_on_error(optimizers: Sequence[Optimizer]) -> Iterator[None]:
         raise
 
 
+def place_undecayed(
+    parameters: Mapping[nn.Parameter, tuple[str, nn.Parameter]], optimizers: Sequence[Optimizer]
+) -> None:
+    """See that every other parameter of a method (mapped like thresholds) is trained and not decayed."""
+    for parameter, (name, weight) in parameters.items():
+        _refuse_hooked(name, parameter)
+        if not any(group_of(parameter, [o]) for o in optimizers):
+            join_group(parameter, name, weight, optimizers, 0.0, group_name="undecayed")
+        found = group_of(parameter, optimizers)
+        assert found is not None
+        optimizer, group = found
+        if group.get("weight_decay", 0.0) != 0.0:
+            raise ValueError(
+                f"{name} is in a group of {type(optimizer).__name__} with weight_decay {group['weight_decay']:g}, "
+                "which would drive it to 0: build the optimizer from param_groups()"
+            )
+
+
 def place_thresholds(
     thresholds: Mapping[nn.Parameter, tuple[str, nn.Parameter]],
     optimizers: Sequence[Optimizer],

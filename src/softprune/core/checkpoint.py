@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -36,6 +37,8 @@ def snapshot(sparsifier: Sparsifier) -> dict[str, Any]:
         "total_steps": sparsifier.total_steps,
         "frozen": sparsifier.frozen,
         "goals": [str(part) for part in sparsifier.goals],
+        "seed": sparsifier.variants.seed,
+        "memories": deepcopy(sparsifier.variants.memories),
     }
 
 
@@ -62,7 +65,8 @@ def _check(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
     if state.get("version") != VERSION:
         raise ValueError(f"state version {state.get('version')!r} is unknown; this softprune reads version {VERSION}")
     mine = snapshot(sparsifier)
-    state = {"goals": [], **state}  # states from before there were goals have none
+    # States from before there were goals, seeds and memories have none.
+    state = {"goals": [], "seed": mine["seed"], "memories": mine["memories"], **state}
     missing = sorted(set(mine) - set(state))
     if missing:
         raise ValueError(f"the state is damaged: it has no {', '.join(missing)}")
@@ -87,6 +91,9 @@ def _check(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
     wrong = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
     if wrong:
         raise ValueError(f"the state is of other tensors; these differ in presence, shape or rules: {', '.join(wrong)}")
+    memories = state["memories"]
+    if not (isinstance(memories, list) and len(memories) == len(mine["memories"])):
+        raise ValueError("the state is damaged: its memories are not those of this method")
     # Other transforms than a soft threshold have no scale.
     unscaled = sorted(set(mine["scales"]) - set(state["scales"])) if state["frozen"] in (None, "thresholds") else []
     if unscaled:
@@ -107,6 +114,10 @@ def _take_over(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
             # k="auto" was taken from the weights that the other run started with.
             transform.g = replace(transform.g, k=state["scales"][target.name])
     sparsifier.step = state["step"]
+    sparsifier.variants.seed = state.get("seed", sparsifier.variants.seed)
+    for mine, theirs in zip(sparsifier.variants.memories, state.get("memories", ()), strict=False):
+        mine.clear()
+        mine.update(deepcopy(theirs))
     if sparsifier.total_steps is None:
         # What was trained to the end has met its goal, also where no optimizer will be attached any more.
         sparsifier.total_steps = state["total_steps"]

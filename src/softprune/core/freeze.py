@@ -10,7 +10,16 @@ import torch
 from softprune.core.parametrization import replace_transform
 from softprune.core.sharding import refuse_sharded
 from softprune.methods.base import Target
-from softprune.methods.transforms import HeldThreshold, Masked, SoftThreshold, SolvedMask, SolvedThreshold, Transform
+from softprune.methods.transforms import (
+    HeldThreshold,
+    Masked,
+    PowerThreshold,
+    SoftThreshold,
+    SolvedMask,
+    SolvedThreshold,
+    Transform,
+)
+from softprune.methods.variational import Variational
 
 Freezable = Literal["thresholds", "support", "budget"]
 
@@ -53,14 +62,15 @@ def _refuse_loosening(targets: Sequence[Target], what: Freezable) -> None:
             raise ValueError(
                 f"the {fixed[kind]} of {target.name} is fixed already, freeze({what!r}) would change nothing"
             )
+        if what == "budget" and kind is Variational:
+            raise ValueError(f"what {target.name} keeps without a goal is no number to hold: use freeze('support')")
 
 
 def _stop_threshold(target: Target) -> None:
-    transform = target.transform
-    if isinstance(transform, SoftThreshold):
-        transform.s.requires_grad_(False)
+    for learnt in target.transform.parameters():
+        learnt.requires_grad_(False)
         # Optimizers skip a parameter without a gradient, its decay included.
-        transform.s.grad = None
+        learnt.grad = None
 
 
 @torch.no_grad()
@@ -68,7 +78,8 @@ def _support(target: Target) -> Transform | None:
     target.transform.settle_(target.raw)
     effective = target.effective.detach().clone()
     target.raw.copy_(effective)
-    return Masked(effective != 0)
+    # A weight that a mask has just let in is 0 by its value only.
+    return Masked(target.transform.mask if isinstance(target.transform, Masked) else effective != 0)
 
 
 @torch.no_grad()
@@ -79,7 +90,9 @@ def _held(target: Target) -> Transform | None:
         return None
     kept = int(torch.count_nonzero(target.effective))
     rescale = isinstance(transform, SolvedThreshold) and transform.rescale
-    held = HeldThreshold(transform.alpha, kept, backward=transform.backward_mode, rescale=rescale)
+    power = transform.power if isinstance(transform, PowerThreshold) else 1.0
+    alpha = transform.in_use if isinstance(transform, SolvedThreshold) else transform.alpha
+    held = HeldThreshold(alpha, kept, backward=transform.backward_mode, rescale=rescale, power=power)
     if held.leak is not None and transform.leak is not None:
         held.leak.copy_(transform.leak)
     return held

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -21,12 +21,13 @@ ELEMENTWISE = (SGD, Adam, AdamW, NAdam, RAdam, Adamax, RMSprop, Adagrad, Adadelt
 def param_groups(
     model: nn.Module,
     thresholds: Sequence[nn.Parameter],
+    undecayed: Sequence[nn.Parameter] = (),
     *,
     weight_decay: float,
     norm_decay: float,
     threshold_decay: float,
 ) -> list[dict[str, Any]]:
-    """Three groups that hold each trainable parameter once: "weight", "norm" and "threshold".
+    """Groups that hold each trainable parameter once: "weight", "norm", "threshold" and "undecayed"; none is empty.
 
     "norm" has the parameters of normalisation modules and everything else of one dimension, such as biases.
     """
@@ -38,7 +39,7 @@ def param_groups(
             "threshold_decay is 0: without decay s never leaves s_init and nothing becomes sparse; "
             "pass threshold_decay > 0 (the paper uses the weight decay), or freeze('thresholds') first"
         )
-    seen = {id(s) for s in thresholds}
+    seen = {id(p) for p in (*thresholds, *undecayed)}
     weights: list[nn.Parameter] = []
     norms: list[nn.Parameter] = []
     for module in model.modules():
@@ -51,6 +52,7 @@ def param_groups(
         {"name": "weight", "params": weights, "weight_decay": weight_decay},
         {"name": "norm", "params": norms, "weight_decay": norm_decay},
         {"name": "threshold", "params": list(thresholds), "weight_decay": threshold_decay},
+        {"name": "undecayed", "params": list(undecayed), "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
@@ -70,9 +72,15 @@ def group_of(parameter: nn.Parameter, optimizers: Iterable[Optimizer]) -> tuple[
 
 
 def join_group(
-    s: nn.Parameter, name: str, weight: nn.Parameter, optimizers: Sequence[Optimizer], decay: float | None
+    s: nn.Parameter,
+    name: str,
+    weight: nn.Parameter,
+    optimizers: Sequence[Optimizer],
+    decay: float | None,
+    *,
+    group_name: Literal["threshold", "undecayed"] = "threshold",
 ) -> None:
-    """Let a threshold be trained by an optimizer that was built before it existed.
+    """Let a threshold, or another parameter of a method, be trained by an optimizer that was built before it existed.
 
     It joins the group of its own weight, so it follows the same learning rate schedule and has the same decay,
     as in the paper. A decay of its own needs a group of its own, like that of its weight in everything else.
@@ -83,19 +91,19 @@ def join_group(
     kind = type(optimizer).__name__
     if not _elementwise(optimizer):
         raise ValueError(
-            f"the thresholds are in no optimizer and {kind} is not known to treat each element on its own: put the "
-            '"threshold" group of param_groups() into an SGD or AdamW and attach that one too'
+            f"{name} is in no optimizer and {kind} is not known to treat each element on its own: put the "
+            f'"{group_name}" group of param_groups() into an SGD or AdamW and attach that one too'
         )
     if decay is None or decay == group["weight_decay"]:
         _append(group, s, name)
         return
     if "initial_lr" in group:
         raise ValueError(
-            f"threshold_decay={decay:g} needs a group of its own in {kind}, but a learning rate scheduler has been "
-            "built on this optimizer and would not drive it: build the scheduler after attach(), or the optimizer "
+            f"{name} with a decay of {decay:g} needs a group of its own in {kind}, but a learning rate scheduler has "
+            "been built on this optimizer and would not drive it: build the scheduler after attach(), or the optimizer "
             "from param_groups()"
         )
-    wanted = {**_settings(group), "name": "threshold", "weight_decay": decay}
+    wanted = {**_settings(group), "name": group_name, "weight_decay": decay}
     own = next((g for g in optimizer.param_groups if _settings(g) == wanted), None)
     if own is not None:
         _append(own, s, name)

@@ -10,6 +10,7 @@ from torch import nn
 from softprune.budget.budget import Budget
 from softprune.budget.goals import Goal, Params, checked_goal
 from softprune.core.choice import Choice, choose
+from softprune.core.division import divide, first_masks, refuse_total
 from softprune.core.refusal import Memory, refuse_model, refuse_tensor
 from softprune.core.rule import Match, Rule
 from softprune.methods.base import Method, Target
@@ -20,7 +21,8 @@ from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Transfo
 class PlannedTensor:
     """One tensor and what becomes of it; `method` and `transform` are None where it is left alone.
 
-    `rules` are those that speak of it, `goal_of` is the place of its goal in `Plan.goals`.
+    `rules` are those that speak of it, `goal_of` is the place of its goal in `Plan.goals`, `kept` is the number of
+    weights that a mask of its own begins with.
     """
 
     target: Target
@@ -29,14 +31,19 @@ class PlannedTensor:
     reason: str = ""
     rules: tuple[Rule, ...] = ()
     goal_of: int | None = None
+    kept: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Every candidate tensor of a model, in the order of the modules. Print it to read it."""
+    """Every candidate tensor of a model, in the order of the modules. Print it to read it.
+
+    `goals` are met by solving for thresholds; `shared` says whether masks were given a total for all tensors.
+    """
 
     tensors: tuple[PlannedTensor, ...]
     goals: tuple[Goal, ...] = ()
+    shared: bool = False
 
     @property
     def managed(self) -> tuple[PlannedTensor, ...]:
@@ -79,7 +86,8 @@ def _words(planned: PlannedTensor, goals: Sequence[Goal]) -> str:
         on_meta = transform.s.device.type == "meta"
         s = getattr(planned.method, "s_init", float("nan")) if on_meta else float(transform.s.detach().flatten()[0])
         return f"{which}, s = {s:g}, g = {transform.g}{also}"
-    return f"{type(planned.method).__name__}{also}"
+    kept = "" if planned.kept is None else f", keeps {planned.kept:,}"
+    return f"{type(planned.method).__name__}{kept}{also}"
 
 
 def plan(
@@ -90,6 +98,7 @@ def plan(
     budget: Budget | None = None,
     skip: Match | Iterable[Match] = (),
     rules: Sequence[Rule] = (),
+    seed: int = 0,
 ) -> Plan:
     """Decide what `sparsify` would do, check all of it, and change nothing.
 
@@ -100,6 +109,7 @@ def plan(
         budget: instead of a goal, what each managed tensor shall keep.
         skip: matches of tensors to leave alone; stronger than any rule.
         rules: settings for some of the tensors, applied in order.
+        seed: of masks that are drawn at random.
 
     Raises:
         ValueError: for an input that cannot work, naming the tensor, the reason and the way out.
@@ -124,15 +134,45 @@ def plan(
     for p in chosen:
         refuse_tensor(p.target, memory)
     methods = {p.target.name: p.method for p in chosen if p.method is not None}
-    if goals:
-        built: dict[str, Transform] = {p.target.name: methods[p.target.name].solved(p.target) for p in chosen}
+    for one in dict.fromkeys(methods.values()):
+        refuse_total(one, "budget" if budget is not None else "goal" if goals else "none")
+    if method.moves_masks:
+        decided = _with_masks(planned, methods, goals, shared=budget is None, seed=seed)
     else:
-        built = {p.target.name: methods[p.target.name].transform(p.target) for p in chosen}
+        decided = _with_transforms(planned, method, methods, goals)
+    method.equip(model, {p.target.name: p.transform for p in decided.managed if p.transform is not None})
+    return decided
+
+
+def _with_transforms(
+    planned: list[PlannedTensor], method: Method, methods: dict[str, Method], goals: list[Goal]
+) -> Plan:
+    targets = [p.target for p in planned if p.method is not None]
+    if goals:
+        built: dict[str, Transform] = {t.name: methods[t.name].solved(t) for t in targets}
+    else:
+        built = {t.name: methods[t.name].transform(t) for t in targets}
         method.link(built, methods)
     return Plan(
         tuple(replace(p, transform=built[p.target.name]) if p.target.name in built else p for p in planned),
         tuple(goals),
     )
+
+
+def _with_masks(
+    planned: list[PlannedTensor], methods: dict[str, Method], goals: list[Goal], *, shared: bool, seed: int
+) -> Plan:
+    """Masks to begin with, for methods that move them: one total is divided equally, a budget says it all."""
+    targets = {p.target.name: p.target for p in planned if p.method is not None}
+    if not shared:
+        kept = {p.target.name: goals[p.goal_of].count for p in planned if p.goal_of is not None}  # type: ignore[union-attr]
+    elif len(goals) > 1:
+        raise ValueError("masks that move between tensors share one total: give one goal, and none in rules")
+    else:
+        kept = divide(goals[0], {name: target.shape.numel() for name, target in targets.items()})
+    made = first_masks(targets, methods, kept, seed)
+    done = [replace(p, transform=made.get(p.target.name), kept=kept.get(p.target.name), goal_of=None) for p in planned]
+    return Plan(tuple(done), shared=shared)
 
 
 def _planned(choice: Choice, method: Method) -> PlannedTensor:

@@ -13,7 +13,13 @@ from torch.optim import Optimizer
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.core import bake as baking
-from softprune.core.attachment import Attachment, place_thresholds, refuse_optimizers, unchanged_on_error
+from softprune.core.attachment import (
+    Attachment,
+    place_thresholds,
+    place_undecayed,
+    refuse_optimizers,
+    unchanged_on_error,
+)
 from softprune.core.checkpoint import load_folder, restore, save_folder, snapshot
 from softprune.core.collapse import Collapse, CollapseWatch, find_collapse, find_cut
 from softprune.core.diagnosis import Diagnosis, diagnose
@@ -26,7 +32,8 @@ from softprune.core.goals.solver import solve
 from softprune.core.groups import param_groups
 from softprune.core.plan import Plan
 from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
-from softprune.methods.base import Context, Method, Target
+from softprune.core.variants import Variants
+from softprune.methods.base import Method, Target
 
 # Steps between two looks that cost a pass over the weights: silent channels, and thresholds that follow.
 INSPECT_EVERY = 100
@@ -44,12 +51,20 @@ class Sparsifier:
         plan: what each tensor got; print it.
         targets: the managed tensors.
         goals: the parts of the model whose total is prescribed.
+        variants: the method as rules have refined it, each with its tensors.
         step: optimizer steps completed since `attach` (continued by `load_state_dict`).
         forecast: when sparsity will set in, computed by `attach`; None for methods without thresholds.
     """
 
     def __init__(
-        self, model: nn.Module, method: Method, plan: Plan, profile: Profile, goals: tuple[Part, ...] = ()
+        self,
+        model: nn.Module,
+        method: Method,
+        plan: Plan,
+        profile: Profile,
+        goals: tuple[Part, ...] = (),
+        *,
+        seed: int = 0,
     ) -> None:
         self.model = model
         self.method = method
@@ -60,13 +75,9 @@ class Sparsifier:
         self.total_steps: int | None = None
         self.forecast: Forecast | None = None
         self.frozen: Freezable | None = None
+        self.variants = Variants(plan, model, seed)
         self._attachment: Attachment | None = None
         self._watch = CollapseWatch()
-        # Rules make variants of the method; each variant's hooks see their own tensors.
-        self._variants: dict[Method, list[Target]] = {}
-        for planned in plan.managed:
-            if planned.method is not None:
-                self._variants.setdefault(planned.method, []).append(planned.target)
         self._distinct_thresholds = len(self._thresholds())
         self.goals = goals
         if not any(t.raw.device.type == "meta" for t in self.targets):
@@ -77,7 +88,7 @@ class Sparsifier:
     def param_groups(
         self, *, weight_decay: float, norm_decay: float = 0.0, threshold_decay: float | None = None
     ) -> list[dict[str, Any]]:
-        """Parameter groups for any optimizer: "weight", "norm" (normalisation, biases) and "threshold".
+        """Parameter groups for any optimizer: "weight", "norm" (normalisation, biases), "threshold" and "undecayed".
 
         Args:
             weight_decay: for weights.
@@ -87,6 +98,7 @@ class Sparsifier:
         return param_groups(
             self.model,
             list(self._thresholds()),
+            list(self.variants.undecayed()),
             weight_decay=weight_decay,
             norm_decay=norm_decay,
             threshold_decay=weight_decay if threshold_decay is None else threshold_decay,
@@ -120,13 +132,15 @@ class Sparsifier:
         refuse_optimizers(optimizers, self.targets, total_steps)
         thresholds = self._thresholds()
         refuse_split(self.targets, len(thresholds), self._distinct_thresholds)
-        refuse_readers(self._variants)
+        refuse_readers(self.variants.targets)
         if self.goals:
             refuse_sharded(self.targets, "training to a goal", "use DistributedDataParallel")
             if threshold_decay is not None:
                 raise ValueError("threshold_decay has no effect under a goal, which sets the thresholds: leave it out")
+        self.variants.check(optimizers, self.step, total_steps)
         with unchanged_on_error(optimizers):
             place_thresholds(thresholds, optimizers, threshold_decay)
+            place_undecayed(self.variants.undecayed(), optimizers)
             plan = (total_steps, scheduler, steps_per_scheduler_step)
             self.forecast = outlook(self.targets, optimizers, *plan, done=self.step)
         self.total_steps = total_steps
@@ -168,6 +182,8 @@ class Sparsifier:
         for part in self.goals:
             if model is not None:
                 part = part.on(baking.managed_targets(model))
+            if progress >= 1.0:
+                part.rise()
             solve(part, part.allowed(progress))
 
     # reading
@@ -259,18 +275,7 @@ class Sparsifier:
     # inside
 
     def _thresholds(self) -> dict[nn.Parameter, tuple[str, nn.Parameter]]:
-        """Every learnable threshold, with its name and a weight that it acts on."""
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        owners: dict[nn.Parameter, tuple[str, nn.Parameter]] = {}
-        for method, targets in self._variants.items():
-            for target in targets:
-                for s in method.thresholds([target]):
-                    owners.setdefault(s, (names[s], target.raw))
-        return owners
-
-    def _context(self, targets: list[Target]) -> Context:
-        assert self._attachment is not None and self.total_steps is not None
-        return Context(self.step, self.total_steps, targets, self._attachment.optimizers)
+        return self.variants.thresholds()
 
     def _before_step(self, loss_scale: float) -> None:
         # bake(model) leaves the hooks behind; a plain model trains on without them.
@@ -284,22 +289,21 @@ class Sparsifier:
         if self.frozen is None:
             for part in self.goals:
                 observe(part, loss_scale=loss_scale)
-        for method, targets in self._variants.items():
-            method.before_step(self._context(targets))
+            self.variants.before_step(self._attachment.optimizers, self.step, self.total_steps or 1, loss_scale)
 
     def _after_step(self) -> None:
         if not self.managed:
             return
         self.step += 1
-        if self.frozen is None:
-            for method, targets in self._variants.items():
-                method.after_step(self._context(targets))
         if self.frozen in (None, "thresholds"):
             for part in self.goals:
                 if self.frozen is None:
                     learn(part, self.progress, self.total_steps or 1)
-                if self.step % part.every == 0 or self.step == self.total_steps:
+                if part.due(self.step, self.total_steps or 1):
                     solve(part, part.allowed(self.progress))
+        if self.frozen is None:
+            assert self._attachment is not None
+            self.variants.after_step(self._attachment.optimizers, self.step, self.total_steps or 1)
         if self.step % SETTLE_EVERY == 0 or self.step == self.total_steps:
             for target in self.targets:
                 settle(target)

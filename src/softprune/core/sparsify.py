@@ -11,7 +11,7 @@ from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.goals import Goal
 from softprune.budget.profiler import profile
-from softprune.budget.schedules import Schedule, cubic
+from softprune.budget.schedules import Schedule
 from softprune.core.goals.part import Part, make_part
 from softprune.core.parametrization import register
 from softprune.core.plan import Plan, plan
@@ -31,6 +31,7 @@ def sparsify(
     skip: Match | Iterable[Match] = (),
     rules: Sequence[Rule] = (),
     example: Any = None,
+    seed: int = 0,
 ) -> Sparsifier:
     """Put a method on the weights of any model, in place.
 
@@ -44,10 +45,12 @@ def sparsify(
             (which needs `example`). A rule may give its tensors a goal of their own.
         budget: instead of a goal, the density that each managed tensor shall end with: `uniform(...)`, `erk(...)`, one
             from a file, or one that another training has learnt.
-        schedule: how the goal or the budget is approached; `cubic(begin=0.1, end=0.7)` of the training by default.
+        schedule: how the goal or the budget is approached; what the method proposes by default, for most of them
+            `cubic(begin=0.1, end=0.7)` of the training.
         skip: tensors to leave alone: globs, regular expressions, module types, predicates on (name, module).
         rules: settings for some tensors, applied in order.
         example: an input (or a tuple or dict of inputs) of batch size one; with it budgets know their MACs.
+        seed: of what a method draws at random; the same on every process.
 
     Returns:
         The handle to attach optimizers to, to measure and to bake.
@@ -56,7 +59,7 @@ def sparsify(
         ValueError: for input that cannot work; the model is untouched then.
     """
     inner = refuse_model(model)
-    decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules)
+    decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules, seed=seed)
     managed = decided.managed
     if example is not None:
         costs = profile(inner, example, tensors=[p.target.name for p in managed])
@@ -64,20 +67,26 @@ def sparsify(
         costs = Profile(
             tuple(TensorCost(p.target.name, tuple(p.target.raw.shape), macs=0) for p in managed), counted=False
         )
-    parts = _parts(inner, decided, schedule, costs)
+    parts = _parts(inner, method, decided, schedule, costs)
     for planned in managed:
         assert planned.transform is not None
         planned.transform.train(planned.target.module.training)
         for module, tensor in planned.target.sites:
             register(module, tensor, planned.transform)
-    return Sparsifier(inner, method, decided, costs, parts)
+    return Sparsifier(inner, method, decided, costs, parts, seed=seed)
 
 
-def _parts(model: nn.Module, decided: Plan, schedule: Schedule | None, costs: Profile) -> tuple[Part, ...]:
+def _parts(
+    model: nn.Module, method: Method, decided: Plan, schedule: Schedule | None, costs: Profile
+) -> tuple[Part, ...]:
     if not decided.goals:
         if schedule is not None:
+            if method.moves_masks:
+                raise ValueError(f"{type(method).__name__} is sparse from the first step on: leave out the schedule")
             raise ValueError("a schedule is for a goal or a budget: name one, as in goal=Sparsity(0.9)")
         return ()
+    if schedule is not None and method.rounds > 1:
+        raise ValueError(f"{type(method).__name__} prunes between its rounds: leave out the schedule")
     managed = decided.managed
     counted = sum(p.target.shape.numel() for p in managed)
     others = sum(p.numel() for p in model.parameters()) - counted
@@ -86,5 +95,5 @@ def _parts(model: nn.Module, decided: Plan, schedule: Schedule | None, costs: Pr
         chosen = [(p.target, p.method) for p in managed if p.goal_of == number and p.method is not None]
         if not chosen:
             raise ValueError(f"{goal} is for no tensor: later rules, or skip, took all of them")
-        parts.append(make_part(goal, schedule or cubic(), chosen, costs, other_params=others))
+        parts.append(make_part(goal, schedule or chosen[0][1].schedule, chosen, costs, other_params=others))
     return tuple(parts)

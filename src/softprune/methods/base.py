@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import Adagrad, Optimizer
 
-from softprune.methods.transforms import SolvedThreshold, Transform
+from softprune.budget.schedules import Schedule, cubic
+from softprune.methods.transforms import MovingMask, SolvedThreshold, Transform
+from softprune.ops import at_random
+
+# What a method can be told to end with: a total for all tensors together, or what each of them keeps; "none" is left to
+# its own hyper-parameters.
+Total = Literal["none", "goal", "budget"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,24 +69,80 @@ class Target:
 
     @property
     def effective(self) -> Tensor:
-        return getattr(self.module, self.tensor)
+        """What the network uses, to look at and not to learn from: a method that trains with noise has none here."""
+        with torch.no_grad():
+            return getattr(self.module, self.tensor)
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a hook of a method may read.
+    """What a hook of a method may read, and the few things it may do beside changing its tensors.
 
     Args:
         step: optimizer steps completed; in `after_step` the one just made is counted.
         total_steps: optimizer steps of the whole training.
         targets: the tensors that this method instance manages.
         optimizers: the attached optimizers.
+        kept: tensor name -> weights to keep, for methods that move masks of their own.
+        shared: whether the numbers in `kept` are only the first division of a total for all of them.
+        seed: of everything that is drawn at random.
+        memory: numbers to keep from step to step; JSON-able, and part of every checkpoint.
+        loss_scale: the factor that is still on the gradients.
+        keep_largest: masks of the `total` largest of many scores, over all tensors together and on all processes alike.
+        model: the whole model, for methods that touch more than their tensors.
     """
 
     step: int
     total_steps: int
     targets: Sequence[Target]
     optimizers: Sequence[Optimizer]
+    kept: Mapping[str, int] = field(default_factory=dict)
+    shared: bool = False
+    seed: int = 0
+    memory: dict[str, Any] = field(default_factory=dict)
+    loss_scale: float = 1.0
+    keep_largest: Callable[[Mapping[str, Tensor], int], dict[str, Tensor]] | None = None
+    model: nn.Module | None = None
+
+    @property
+    def progress(self) -> float:
+        return self.step / self.total_steps
+
+    def rng(self, name: str) -> torch.Generator:
+        """A generator for one tensor at one step: the same on every process, and after a resume."""
+        return generator(self.seed, self.step, name)
+
+    def forget(self, target: Target, where: Tensor) -> None:
+        """Clear what the optimizers remember of these weights, such as their momentum."""
+        for optimizer in self.optimizers:
+            for value in optimizer.state.get(target.raw, {}).values():
+                if isinstance(value, Tensor) and value.shape == where.shape:
+                    value.masked_fill_(where, 0.0)
+
+    def forget_all(self) -> None:
+        """Put the optimizers back to before their first step; learning rates and the like stay."""
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, Adagrad):
+                # It makes its state when it is built, and expects to find it.
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        optimizer.state[parameter]["sum"].fill_(group["initial_accumulator_value"])
+                        optimizer.state[parameter]["step"].zero_()
+            else:
+                optimizer.state.clear()
+
+    def skip_step(self) -> None:
+        """Leave all parameters where they are in the step that begins: optimizers pass over those without gradient."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+
+
+def generator(seed: int, step: int, name: str) -> torch.Generator:
+    """A random generator on the CPU that depends on these three alone."""
+    digest = hashlib.sha256(f"{seed}/{step}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 @dataclass(frozen=True)
@@ -90,14 +153,16 @@ class Pursuit:
         pace: how far a threshold can travel against the others over a training, in units of log alpha; 0 leaves the
             distribution where it starts.
         gradient: "projected" along the fixed total, or "plain", as if the shared offset did not answer.
-        start: the thresholds are first proportional to the "mean" size of each tensor's weights, or "equal".
-        every: steps between two solutions; in between nothing moves.
+        start: the thresholds are first proportional to the "mean" size of each tensor's weights, "equal", or as 1 over
+            the root of the sum of its "dimensions".
+        every: steps between two solutions, in between nothing moves; 0 solves only when the schedule asks for another
+            share of the goal.
         min_keep: weights that each tensor keeps whatever happens; 0 leaves it to the default floor.
     """
 
     pace: float = 0.0
     gradient: Literal["projected", "plain"] = "projected"
-    start: Literal["mean", "equal"] = "equal"
+    start: Literal["mean", "equal", "dimensions"] = "equal"
     every: int = 1
     min_keep: int = 0
 
@@ -106,10 +171,10 @@ class Pursuit:
             raise ValueError(f"pace is a distance in units of log alpha, 0 or more; got {self.pace!r}")
         if self.gradient not in ("projected", "plain"):
             raise ValueError(f"gradient must be 'projected' or 'plain', got {self.gradient!r}")
-        if self.start not in ("mean", "equal"):
-            raise ValueError(f"start must be 'mean' or 'equal', got {self.start!r}")
-        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1:
-            raise ValueError(f"every is a number of steps, at least 1; got {self.every!r}")
+        if self.start not in ("mean", "equal", "dimensions"):
+            raise ValueError(f"start must be 'mean', 'equal' or 'dimensions', got {self.start!r}")
+        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 0:
+            raise ValueError(f"every is a number of steps, 0 or more; got {self.every!r}")
         if not isinstance(self.min_keep, int) or isinstance(self.min_keep, bool) or self.min_keep < 0:
             raise ValueError(f"min_keep is a number of weights, 0 or more; got {self.min_keep!r}")
 
@@ -123,26 +188,54 @@ class Method(ABC):
 
     # What the method does with a budget: keeps it, moves it between tensors, or learns it.
     role: ClassVar[Literal["given", "moved", "learned"]]
-    # Whether it does nothing by itself: it must be given a goal or a budget.
-    needs_total: ClassVar[bool] = False
+    # Where it was published.
+    paper: ClassVar[str]
+    # What it can be told to end with.
+    accepts: ClassVar[tuple[Total, ...]] = ("none",)
+    # Whether it moves masks of its own, and not thresholds that are solved for.
+    moves_masks: ClassVar[bool] = False
+    # Whether the loss tells it which weights matter; else they are drawn at random or chosen before training.
+    selects: ClassVar[bool] = True
+
+    @property
+    def rounds(self) -> int:
+        """Trainings of equal length, one after the other, each with the whole learning rate schedule."""
+        return 1
+
+    @property
+    def restart_at(self) -> float:
+        """The fraction of the learning rate schedule that all rounds but the first leave out."""
+        return 0.0
 
     @property
     def reads_weights(self) -> bool:
         """Whether its hooks look at whole weights, which no process has once a model is sharded."""
-        return False
+        return self.moves_masks
 
     @abstractmethod
     def transform(self, target: Target) -> Transform:
         """The map from the raw to the effective tensor of this target; refuses what it cannot do."""
 
     def solved(self, target: Target) -> SolvedThreshold:
-        """The transform of this target under a goal or a budget, for methods whose total can be prescribed."""
+        """The transform of this target under a goal or a budget, for methods whose thresholds are solved for."""
         raise ValueError(f"{type(self).__name__} takes neither a goal nor a budget")
+
+    def first_mask(self, target: Target, kept: int, rng: torch.Generator) -> MovingMask:
+        """The transform of this target under a goal or a budget, for methods that move masks; at random by default."""
+        return MovingMask(at_random(torch.ones_like(target.raw, dtype=torch.bool), kept, rng))
 
     @property
     def pursuit(self) -> Pursuit:
         """How it goes after a goal or a budget."""
         return Pursuit()
+
+    @property
+    def schedule(self) -> Schedule:
+        """How a goal or a budget is approached unless the user says otherwise."""
+        return cubic()
+
+    def check(self, ctx: Context) -> None:  # noqa: B027
+        """Refuse a training that cannot work, before its first step."""
 
     def link(self, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:  # noqa: B027
         """Share parameters between the transforms of one model; called once, before they are installed.
@@ -152,12 +245,24 @@ class Method(ABC):
             methods: tensor name -> this method as the rules refined it for the tensor.
         """
 
+    def equip(self, model: nn.Module, transforms: Mapping[str, Transform]) -> None:  # noqa: B027
+        """Give the transforms what is about the whole model; called once, before they are installed.
+
+        Args:
+            model: as it is without them.
+            transforms: tensor name -> its transform.
+        """
+
     def thresholds(self, targets: Sequence[Target]) -> list[nn.Parameter]:
-        """The parameters beside the weights that the optimizer must train, each once."""
+        """The parameters beside the weights that the optimizer must train and decay, each once."""
+        return []
+
+    def undecayed(self, targets: Sequence[Target]) -> list[nn.Parameter]:
+        """The parameters beside the weights that the optimizer must train and must not decay, each once."""
         return []
 
     def before_step(self, ctx: Context) -> None:  # noqa: B027
         """Gradients are ready, weights have not moved. Runs without gradient tracking."""
 
     def after_step(self, ctx: Context) -> None:  # noqa: B027
-        """Weights have moved. Runs without gradient tracking."""
+        """Weights have moved, and goals are solved for. Runs without gradient tracking."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.methods.base import Method, Pursuit, Target
+from softprune.methods.base import Context, Method, Pursuit, Target, Total
 from softprune.methods.registry import register
 from softprune.methods.transforms import SolvedMask, SolvedThreshold, Transform
 
@@ -30,7 +30,8 @@ class GMP(Method):
     """
 
     role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    needs_total: ClassVar[bool] = True
+    paper: ClassVar[str] = "Zhu and Gupta 2017; Gale et al. 2019"
+    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
 
     every: int = 16
     min_keep: int = 0
@@ -42,6 +43,12 @@ class GMP(Method):
         raise ValueError(
             "GMP prunes to a total: pass a budget, as in budget=uniform(profile, Sparsity(0.9)), or a goal"
         )
+
+    def check(self, ctx: Context) -> None:
+        if self.every > ctx.total_steps:
+            raise ValueError(
+                f"masks are renewed every {self.every} steps, but the training has {ctx.total_steps}: lower every"
+            )
 
     def solved(self, target: Target) -> SolvedThreshold:
         return SolvedMask(target.raw)

@@ -31,6 +31,17 @@ def method_names() -> list[str]:
     return sorted(_METHODS)
 
 
+def method_class(name: str) -> type[Method]:
+    """The class of a method by its name.
+
+    Raises:
+        ValueError: for an unknown name, naming the known ones.
+    """
+    if name not in _METHODS:
+        raise ValueError(f"unknown method {name!r}; known are {', '.join(method_names())}")
+    return _METHODS[name]
+
+
 def to_config(method: Method) -> dict[str, Any]:
     """The method as JSON-able data: its name and the fields that differ from their defaults."""
     names = {cls: name for name, cls in _METHODS.items()}
@@ -52,9 +63,7 @@ def from_config(config: Mapping[str, Any]) -> Method:
     """
     given = dict(config)
     name = given.pop("method", None)
-    if name not in _METHODS:
-        raise ValueError(f"unknown method {name!r}; known are {', '.join(method_names())}")
-    cls = _METHODS[name]
+    cls = method_class(name)
     fields = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     unknown = sorted(set(given) - fields)
     if unknown:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-from softprune.methods.base import Context, Method, Pursuit, Target
+from softprune.methods.base import Context, Method, Pursuit, Target, Total
 from softprune.methods.registry import register
 from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Transform, threshold_dtype
 from softprune.ops import Backward, G, Sigmoid, annealed, masked
@@ -55,6 +55,8 @@ class STR(Method):
     """
 
     role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
+    paper: ClassVar[str] = "Kusupati et al. 2020"
+    accepts: ClassVar[tuple[Total, ...]] = ("none", "goal", "budget")
 
     s_init: float = -3200.0
     g: G = PAPER_G
@@ -140,7 +142,7 @@ class STR(Method):
 
     def after_step(self, ctx: Context) -> None:
         for target in ctx.targets:
-            target.transform.anneal_(ctx.step / ctx.total_steps)
+            target.transform.anneal_(ctx.progress)
             if self.min_keep and isinstance(target.transform, SoftThreshold):
                 target.transform.keep_at_least_(target.raw, self.min_keep)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.methods.base import Method, Pursuit, Target
+from softprune.methods.base import Method, Pursuit, Target, Total
 from softprune.methods.registry import register
 from softprune.methods.transforms import SolvedThreshold, Transform
 from softprune.ops import straight_through
@@ -21,6 +21,8 @@ class ST3(Method):
     all of it unchanged.
 
     Args:
+        sigma: the variant ST-3-sigma, which compares ``|w| * sqrt(sum of the tensor's dimensions)``: closer to equal
+            densities, and fewer multiply-adds.
         min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all
             tensors were equally dense.
 
@@ -31,12 +33,16 @@ class ST3(Method):
     """
 
     role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
-    needs_total: ClassVar[bool] = True
+    paper: ClassVar[str] = "Vanderschueren and De Vleeschouwer 2023"
+    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
 
+    sigma: bool = False
     min_keep: int = 0
 
     def __post_init__(self) -> None:
-        _ = self.pursuit  # which checks it
+        if not isinstance(self.sigma, bool):
+            raise TypeError(f"sigma is true or false, got {self.sigma!r}")
+        _ = self.pursuit  # which checks the rest
 
     def transform(self, target: Target) -> Transform:
         raise ValueError("ST-3 prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
@@ -46,4 +52,4 @@ class ST3(Method):
 
     @property
     def pursuit(self) -> Pursuit:
-        return Pursuit(min_keep=self.min_keep)
+        return Pursuit(start="dimensions" if self.sigma else "equal", min_keep=self.min_keep)

@@ -20,6 +20,8 @@ class KeepZeros(Method):
     """
 
     role: ClassVar[Literal["given", "moved", "learned"]] = "given"
+    paper: ClassVar[str] = ""
+    selects: ClassVar[bool] = False
 
     def transform(self, target: Target) -> Transform:
         return Masked(target.raw != 0)

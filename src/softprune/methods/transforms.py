@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from softprune.ops import Backward, G, masked, shrink, soft_threshold
+from softprune.ops import Backward, G, masked, power_shrink, shrink, soft_threshold
 
 
 class Transform(nn.Module):
@@ -33,10 +33,10 @@ def threshold_dtype(w: Tensor) -> torch.dtype:
     return torch.float64 if w.dtype == torch.float64 else torch.float32
 
 
-class _WideTensors(Transform):
+class WideTensors(Transform):
     """A transform whose floating point tensors stay float32 when the model is cast to half precision."""
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _WideTensors:  # noqa: FBT001, FBT002
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WideTensors:  # noqa: FBT001, FBT002
         def keep_wide(t: Tensor) -> Tensor:
             moved = fn(t)
             if moved.is_floating_point() and moved.dtype not in (torch.float32, torch.float64):
@@ -47,7 +47,7 @@ class _WideTensors(Transform):
         return self
 
 
-class _Leaking(_WideTensors):
+class _Leaking(WideTensors):
     """A transform whose pruned weights may receive a gradient, `backward.leak` of it.
 
     State: where that changes during the training, the buffer ``leak``.
@@ -125,21 +125,26 @@ class HeldThreshold(_Leaking):
     State: buffers ``alpha`` (as the s it came from) and ``kept``, the number of weights to keep.
     """
 
-    def __init__(self, alpha: Tensor, kept: int, *, backward: Backward = masked, rescale: bool = False) -> None:
+    def __init__(
+        self, alpha: Tensor, kept: int, *, backward: Backward = masked, rescale: bool = False, power: float = 1.0
+    ) -> None:
         super().__init__(backward, alpha.device)
         self.register_buffer("alpha", alpha.detach().clone())
         self.register_buffer("kept", torch.tensor(kept, device=alpha.device))
         self.rescale = rescale
+        self.power = power
 
     alpha: Tensor
     kept: Tensor
 
     def forward(self, w: Tensor) -> Tensor:
+        if self.power != 1.0:
+            return power_shrink(w, self.alpha, self.power, backward=self.backward_mode)
         shrunk = shrink(w, self.alpha, backward=self.backward_mode, leak=self.leak)
-        return _rescaled(w, shrunk) if self.rescale else shrunk
+        return _rescaled(w, shrunk, self.alpha) if self.rescale else shrunk
 
     def raw_for(self, effective: Tensor) -> Tensor:
-        return effective + effective.sign() * self.alpha.to(effective.dtype)
+        return _raw_for(effective, self.alpha, self.power)
 
     @torch.no_grad()
     def settle_(self, w: Tensor) -> None:
@@ -192,21 +197,38 @@ class SolvedThreshold(_Leaking):
 
     def forward(self, w: Tensor) -> Tensor:
         shrunk = shrink(w, self.alpha, backward=self.backward_mode, leak=self.leak)
-        return _rescaled(w, shrunk) if self.rescale else shrunk
+        return _rescaled(w, shrunk, self.alpha) if self.rescale else shrunk
+
+    def scores(self, w: Tensor) -> Tensor:
+        """What the solver ranks by its size: the raw weights themselves, or a copy that it may change."""
+        return w
 
     def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:
-        """Adopt the solution for these raw weights."""
+        """Adopt the solution for these scores."""
         self.alpha.copy_(alpha)
         self.crossing.copy_(crossing)
 
+    @property
+    def in_use(self) -> Tensor:
+        """The threshold that the network feels; during the training it may be lower than the solution."""
+        return self.alpha
+
+    @property
+    def risen(self) -> bool:
+        """Whether that is the solution itself."""
+        return True
+
+    def rise_(self) -> None:
+        """Make it so."""
+
     def raw_for(self, effective: Tensor) -> Tensor:
-        return effective + effective.sign() * self.alpha.to(effective.dtype)
+        return effective + effective.sign() * self.in_use.to(effective.dtype)
 
     def extra_repr(self) -> str:
         return f"s={tuple(self.s.shape)}, backward={self.backward_mode}"
 
 
-def _rescaled(w: Tensor, shrunk: Tensor) -> Tensor:
+def _rescaled(w: Tensor, shrunk: Tensor, alpha: Tensor) -> Tensor:
     """Every filter multiplied to make up for the size that shrinking took (ST-3); the derivative is that of `shrunk`.
 
     Passing the factor on to the gradient too would multiply the steps of nearly empty filters by up to a hundred.
@@ -214,8 +236,62 @@ def _rescaled(w: Tensor, shrunk: Tensor) -> Tensor:
     with torch.no_grad():
         rest = tuple(range(1, w.ndim))
         share = (w.abs() * (shrunk != 0)).mean(rest, keepdim=True) / (w.abs().mean(rest, keepdim=True) + 1e-6)
-        added = shrunk * (1.01 / (0.01 + share) - 1)
+        # Without a threshold nothing was taken; the factor would be 1 but for rounding.
+        added = torch.where(alpha == 0, 0.0, shrunk * (1.01 / (0.01 + share) - 1))
     return shrunk + added
+
+
+class PowerThreshold(SolvedThreshold):
+    """``sign(w) * (|w|^p - alpha^p)^(1/p)`` above alpha, else 0: between the soft threshold (p = 1) and the hard one.
+
+    The derivative is that of the identity for weights that live, and `leak` of it for the others.
+    State: as a solved threshold.
+    """
+
+    def __init__(self, w: Tensor, *, power: float, backward: Backward = masked) -> None:
+        super().__init__((1,), w, backward=backward)
+        self.power = power
+
+    def forward(self, w: Tensor) -> Tensor:
+        return power_shrink(w, self.alpha, self.power, backward=self.backward_mode)
+
+    def raw_for(self, effective: Tensor) -> Tensor:
+        return _raw_for(effective, self.alpha, self.power)
+
+
+def _raw_for(effective: Tensor, alpha: Tensor, power: float) -> Tensor:
+    """What shrinking by this power turns into `effective`."""
+    if power == 1.0:
+        return effective + effective.sign() * alpha.to(effective.dtype)
+    size = (effective.abs() ** power + alpha**power) ** (1 / power)
+    return torch.where(effective == 0, 0.0, effective.sign() * size).to(effective.dtype)
+
+
+class RisingThreshold(SolvedThreshold):
+    """A soft threshold that is a fraction of the one that meets the total: ``alpha * rise``.
+
+    State: as a solved threshold, and the buffer ``rise``, from 0 to 1.
+    """
+
+    rise: Tensor
+
+    def __init__(self, w: Tensor, *, backward: Backward = masked) -> None:
+        super().__init__((1,), w, backward=backward)
+        self.register_buffer("rise", torch.zeros(1, dtype=self.alpha.dtype, device=w.device))
+
+    def forward(self, w: Tensor) -> Tensor:
+        return shrink(w, self.in_use, backward=self.backward_mode)
+
+    @property
+    def in_use(self) -> Tensor:
+        return self.alpha * self.rise
+
+    @property
+    def risen(self) -> bool:
+        return bool(self.rise == 1.0)
+
+    def rise_(self) -> None:
+        self.rise.fill_(1.0)
 
 
 class SolvedMask(SolvedThreshold):
@@ -245,6 +321,21 @@ class SolvedMask(SolvedThreshold):
         return effective
 
 
+class NestedMask(SolvedMask):
+    """A solved mask that only ever loses weights: the next one is a part of it.
+
+    State: as a solved mask.
+    """
+
+    def scores(self, w: Tensor) -> Tensor:
+        return torch.where(self.mask, w, 0.0)
+
+    def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:
+        before = self.mask.clone()
+        super().take_(alpha, crossing, w)
+        self.mask.logical_and_(before)
+
+
 class Masked(Transform):
     """``w * mask`` with a fixed mask; pruned weights receive no gradient and stay zero.
 
@@ -259,3 +350,22 @@ class Masked(Transform):
 
     def forward(self, w: Tensor) -> Tensor:
         return torch.where(self.mask, w, 0.0)
+
+
+class MovingMask(Masked):
+    """``w * mask`` with a mask that its method changes, and on demand the whole gradient for pruned weights too.
+
+    State: the bool buffers ``mask`` and ``dense_grad``, one value: whether pruned weights receive a gradient now. It is
+    a tensor, so that nothing is compiled anew when it changes.
+    """
+
+    dense_grad: Tensor
+
+    def __init__(self, mask: Tensor, *, dense_grad: bool = False) -> None:
+        super().__init__(mask)
+        self.register_buffer("dense_grad", torch.tensor(dense_grad, device=mask.device))
+
+    def forward(self, w: Tensor) -> Tensor:
+        kept = torch.where(self.mask, w, 0.0).detach()
+        # Adds exactly 0 to the value, and the derivative of the identity where the gradient shall pass.
+        return kept + torch.where(self.mask | self.dense_grad, w - w.detach(), 0.0)

@@ -1,6 +1,8 @@
-"""Pure tensor functions: the soft threshold, its threshold functions g, and its backward modes."""
+"""Pure tensor functions: the soft threshold, its threshold functions g, its backward modes, and masks."""
 
 from softprune.ops.g import Custom, Exp, G, Sigmoid, Softplus
+from softprune.ops.masks import at_random, largest
+from softprune.ops.power import power_shrink
 from softprune.ops.threshold import Backward, annealed, masked, shrink, soft_threshold, straight_through
 
 __all__ = [
@@ -11,7 +13,10 @@ __all__ = [
     "Sigmoid",
     "Softplus",
     "annealed",
+    "at_random",
+    "largest",
     "masked",
+    "power_shrink",
     "shrink",
     "soft_threshold",
     "straight_through",

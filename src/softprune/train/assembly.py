@@ -103,7 +103,7 @@ def assemble(
         s_init, decay, _ = proposed(config, model, rate, total_steps)
         method, (skip, rules) = config.method.build(s_init), selection(config)
         aims = aims_of(config, model, example)
-        sparsifier = sparsify(model, method, skip=skip, rules=rules, example=example, **aims)
+        sparsifier = sparsify(model, method, skip=skip, rules=rules, example=example, seed=config.seed, **aims)
     average = None
     if config.ema is not None:
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
+from softprune.budget.rounds import restarted
 from softprune.train.config import RunConfig, ScheduleConfig
 
 
@@ -64,7 +65,8 @@ def learning_rate(
 def schedule_function(config: RunConfig, steps_per_epoch: int) -> Callable[[int], float]:
     """The learning rate as a function of the global optimizer step, from 0.
 
-    It can be passed as ``scheduler=`` to `softprune.propose` and to `Sparsifier.attach`.
+    A method with rounds goes through the schedule in each of them. It can be passed as ``scheduler=`` to
+    `softprune.propose` and to `Sparsifier.attach`.
 
     Args:
         config: of the run; one with a ``length`` other than 1 is stretched first.
@@ -95,4 +97,8 @@ def schedule_function(config: RunConfig, steps_per_epoch: int) -> Callable[[int]
         epoch, step_in_epoch = divmod(step, steps_per_epoch)
         return rate_at(epoch, 0 if run.schedule.per == "epoch" else step_in_epoch)
 
-    return rate
+    method = None if run.method is None else run.method.sketch
+    if method is None or method.rounds == 1:
+        return rate
+    total_steps = run.epochs * steps_per_epoch
+    return restarted(rate, rounds=method.rounds, total_steps=total_steps, later_from=method.restart_at)

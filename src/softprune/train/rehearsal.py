@@ -54,9 +54,10 @@ def rehearse(config: RunConfig) -> str:
         s_init, decay, proposal = proposed(config, model, rate, total)
         skip, rules = selection(config)
         aims = aims_of(config, model, torch.empty(shape, device="meta"))
-        schedule = aims.pop("schedule", None)
-        decided = plan(model, config.method.build(s_init), skip=skip, rules=rules, **aims)
-        if schedule is not None:
+        schedule, method = aims.pop("schedule", None), config.method.build(s_init)
+        decided = plan(model, method, skip=skip, rules=rules, **aims)
+        if aims and not method.moves_masks:
+            schedule = schedule or method.schedule
             lines += ["", f"the goal is approached by {schedule}"]
         lines += ["", str(decided), "", *([str(proposal)] if proposal else [])]
         lines.append(str(_forecast(config, decided, decay, rate, total)))

@@ -100,7 +100,9 @@ class Stepper:
         """Clip the gradient of the weights. Thresholds are left out: clipping would weaken the loss, not the decay."""
         self.parts.scaler.unscale_(self.parts.optimizer)
         groups = self.parts.optimizer.param_groups
-        weights = [p for group in groups if group.get("name") != "threshold" for p in group["params"]]
+        weights = [
+            p for group in groups if group.get("name") not in ("threshold", "undecayed") for p in group["params"]
+        ]
         torch.nn.utils.clip_grad_norm_(weights, limit)
 
     def _name_the_bad(self) -> str:

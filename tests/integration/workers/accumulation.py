@@ -121,6 +121,8 @@ def main():
     refusals = _refusals(folder)
     assert dist.is_initialized(), "a run leaves the group of the program alone"
     (folder / f"{dist.get_rank()}.json").write_text(json.dumps({"exchanges": counts, "refusals": refusals}))
+    # A process that leaves while another still talks to it takes the other down.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -10,9 +10,11 @@ import torch
 
 from softprune.budget.costs import Profile
 from softprune.budget.goals import Flops, Goal, Params, Sparsity, require_reachable
+from softprune.budget.rounds import Staircase
 from softprune.budget.schedules import Constant, Ramp, Schedule, asked
 from softprune.core.goals.bracket import Trail
 from softprune.methods.base import Method, Target
+from softprune.methods.transforms import SolvedThreshold
 
 # Every tensor keeps at least this share of what it would have if all were equally dense: enough to stay alive,
 # little enough to leave the distribution to the loss.
@@ -74,15 +76,26 @@ class Part:
         members = tuple(replace(m, target=named[m.target.name]) for m in self.members)
         return replace(self, members=members, trail=Trail())
 
-    @property
-    def every(self) -> int:
-        """Steps between two solutions."""
-        return max(m.method.pursuit.every for m in self.members)
+    def due(self, step: int, total_steps: int) -> bool:
+        """Whether it is solved again after this step."""
+        every = max(m.method.pursuit.every for m in self.members)
+        if every == 0:
+            return asked(self.schedule, step / total_steps) != asked(self.schedule, (step - 1) / total_steps)
+        return step % every == 0 or step == total_steps
 
     def reached(self, progress: float) -> bool:
-        """Whether the whole goal is asked for by then."""
-        return asked(self.schedule, progress) == 1.0
+        """Whether the whole goal is asked for by then, and the thresholds in use are those that meet it."""
+        return asked(self.schedule, progress) == 1.0 and (progress >= 1.0 or all(t.risen for t in self._solved()))
 
+    def rise(self) -> None:
+        """Let the network feel the thresholds that meet the goal, also where the training would raise them later."""
+        for transform in self._solved():
+            transform.rise_()
+
+    def _solved(self) -> list[SolvedThreshold]:
+        return [m.target.transform for m in self.members if isinstance(m.target.transform, SolvedThreshold)]
+
+    @torch.no_grad()
     def met(self, progress: float) -> bool:
         """Whether the weights in use now cost what is allowed, to the cost of one weight."""
         kept = [int(torch.count_nonzero(m.target.effective)) for m in self.members]
@@ -91,7 +104,7 @@ class Part:
 
     def __str__(self) -> str:
         """The same for equal parts in any process, as a checkpoint needs it."""
-        known = isinstance(self.schedule, Ramp | Constant)
+        known = isinstance(self.schedule, Ramp | Constant | Staircase)
         marks = ", ".join(f"{asked(self.schedule, quarter / 4):.6g}" for quarter in range(5))
         return f"{self.goal} by {self.schedule if known else f'a schedule of your own ({marks})'}"
 
@@ -148,6 +161,8 @@ def make_part(
             f"{goal} leaves {final:,.0f} to keep, but the floors of the {len(members)} tensors (min_keep) take "
             f"{least:,.0f}: lower min_keep, or ask for less"
         )
+    if isinstance(schedule, Staircase):
+        schedule = schedule.towards(final / full)
     return Part(goal, schedule, members, full, final)
 
 

@@ -96,7 +96,8 @@ def choose(candidates: Sequence[Candidate], allowed: float, *, guess: Bracket | 
         # Keys and thresholds are rounded: a border strictly inside is what makes the bracket play no part in the
         # result. Of those outside none is then on the wrong side.
         if high < math.inf and (room < 0 or border >= high):
-            bracket = Bracket(low, 1.5 * high if high < 1e30 else math.inf)
+            # From 0, where all keys of the sample are, no factor leads away.
+            bracket = Bracket(low, 1.5 * high if 0.0 < high < 1e30 else math.inf)
         elif low > 0.0 and border <= low:
             bracket = Bracket(low / 1.5 if low > 1e-30 else 0.0, high)
         else:

@@ -95,17 +95,21 @@ def _floor(entry: _Entry, kept: int) -> int | None:
 
 
 def _entry(member: Member) -> _Entry:
-    transform, raw = transform_of(member), member.target.raw.detach()
+    transform = transform_of(member)
+    scores = transform.scores(member.target.raw.detach())
     # All values of s are NaN until there is a first one.
     if math.isnan(transform.s.view(-1)[0]):
         transform.s.fill_(_start(member, transform))
-    return _Entry(member, transform, Candidate(raw, torch.exp(transform.s), member.cost))
+    return _Entry(member, transform, Candidate(scores, torch.exp(transform.s), member.cost))
 
 
 def _start(member: Member, transform: SolvedThreshold) -> float:
     """The first value of s, from the weights as they are when the first of them goes."""
-    if member.method.pursuit.start == "equal":
+    start = member.method.pursuit.start
+    if start == "equal":
         return 0.0
+    if start == "dimensions":
+        return -0.5 * math.log(sum(member.target.shape))
     mean = float(member.target.raw.detach().abs().to(transform.s.dtype).mean())
     return math.log(mean) if 0.0 < mean < math.inf else 0.0
 
@@ -118,5 +122,7 @@ def _hold(entry: _Entry, floor: int, border: float, guess: Bracket | None) -> No
     # A tensor at its floor has no say in where the border lies.
     transform.crossing.zero_()
     transform.pull.zero_()
-    if choice is not None and choice.border > 0.0 and border > 0.0:
+    # Where s is not learnt it is the method's own measure of the weights, and stays what it is.
+    learnt = entry.member.method.pursuit.pace > 0.0
+    if learnt and choice is not None and choice.border > 0.0 and border > 0.0:
         transform.s.add_(math.log(choice.border / border))

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from softprune.methods.registry import from_config
+from softprune.train.config.goal import GoalConfig
 from softprune.train.config.learning import OptimizerConfig, ProposeConfig, ScheduleConfig
-from softprune.train.config.method import PROPOSE, method_defaults
+from softprune.train.config.method import PROPOSE, MethodConfig, method_defaults
 from softprune.train.config.problem import Problem, shown
 from softprune.train.config.section import Section
 from softprune.train.config.source import DATASETS, DataConfig
@@ -96,8 +97,9 @@ def _data(config: RunConfig) -> Iterator[Problem]:
 
 def _goal(config: RunConfig) -> Iterator[Problem]:
     """Under a goal nothing of the paper's way of steering sparsity is left."""
-    if config.method is None:
+    if config.method is None or config.goal is None:
         return
+    yield from _total(config.method, config.goal)
     defaults = method_defaults(config.method.name)
     for key in ("s_init", "g"):
         if key in defaults and config.method.settings[key] != defaults[key]:
@@ -112,15 +114,33 @@ def _goal(config: RunConfig) -> Iterator[Problem]:
             yield Problem(f"propose.{key}", "has no effect under a goal; leave it out")
 
 
+def _total(method: MethodConfig, goal: GoalConfig) -> Iterator[Problem]:
+    """A method takes a total, or what each tensor keeps, or either; and some approach it in their own way."""
+    made, name = method.sketch, method.name
+    if made.accepts == ("none",):
+        yield Problem("goal", f"{name} takes neither a total nor a budget; set goal=null")
+    elif goal.budget is None and "goal" not in made.accepts:
+        yield Problem(
+            "goal.budget",
+            f"{name} keeps what each tensor is given and cannot share a total out; set goal.budget=erk or uniform",
+        )
+    elif goal.budget is not None and "budget" not in made.accepts:
+        yield Problem("goal.budget", f"{name} finds out by itself what each tensor keeps; leave it out")
+    why = "is sparse from the first step on" if made.moves_masks else "prunes between its rounds"
+    if made.moves_masks or made.rounds > 1:
+        for key in goal.shaped:
+            yield Problem(f"goal.{key}", f"has no effect with {name}, which {why}; leave it out")
+
+
 def _thresholds(config: RunConfig) -> Iterator[Problem]:
-    if config.method is not None and from_config({"method": config.method.name}).needs_total:
+    if config.method is not None and "none" not in from_config({"method": config.method.name}).accepts:
         yield Problem("goal", f"{config.method.name} prunes to a total and needs one; set it, as in goal=0.95")
     # Without a method what is said about thresholds is kept, so that method=null alone turns a recipe dense.
     if config.method is None or "s_init" not in config.method.settings:
         return
     defaults = method_defaults(config.method.name)
     for key in _UNDER_A_GOAL:
-        if config.method.settings[key] != defaults[key]:
+        if key in defaults and config.method.settings[key] != defaults[key]:
             yield Problem(f"method.{key}", "has no effect without a goal; leave it out, or set one, as in goal=0.95")
     optimizer = config.optimizer
     if optimizer.threshold_decay is None and optimizer.weight_decay == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
@@ -30,11 +29,13 @@ class GoalConfig(Section):
         description="Which tensor keeps how much, for methods that do not find it themselves: uniform or erk for the "
         "total above; or a budget file, a run folder, or a published budget, which say it all.",
     )
-    ramp: Literal["cubic", "linear", "constant"] = Field(
-        default="cubic", description="How the goal is approached; constant asks for all of it at once."
+    ramp: Literal["cubic", "linear", "constant"] | None = Field(
+        default=None,
+        description="How the goal is approached; constant asks for all of it at once. null for ramp, begin and end is "
+        "what the method proposes, cubic from 0.1 to 0.7 for most; with one of them given it is so for the other two.",
     )
-    begin: Fraction = Field(default=0.1, description="Fraction of the run at which the ramp begins.")
-    end: Fraction = Field(default=0.7, description="Fraction of the run from which on the whole goal holds.")
+    begin: Fraction | None = Field(default=None, description="Fraction of the run at which the ramp begins.")
+    end: Fraction | None = Field(default=None, description="Fraction of the run from which on the whole goal holds.")
 
     @classmethod
     def long_form(cls, data: Any) -> Any:
@@ -59,14 +60,18 @@ class GoalConfig(Section):
         if self.scope != "managed" and (self.flops is not None or self.budget is not None):
             raise ValueError(f"scope {self.scope} is for sparsity and params without a budget; leave it out")
         if self.ramp == "constant":
-            unused = [key for key in ("begin", "end") if getattr(self, key) != type(self).model_fields[key].default]
+            unused = [key for key in ("begin", "end") if getattr(self, key) is not None]
             if unused:
                 raise ValueError(
                     f"{unused[0]} has no effect with a constant ramp, which has the whole goal hold at once"
                 )
-        elif not self.begin < self.end:
-            raise ValueError(f"the ramp must begin before it ends, got begin {self.begin:g} and end {self.end:g}")
+        begin, end = self._range()
+        if not begin < end:
+            raise ValueError(f"the ramp must begin before it ends, got begin {begin:g} and end {end:g}")
         return self
+
+    def _range(self) -> tuple[float, float]:
+        return 0.1 if self.begin is None else self.begin, 0.7 if self.end is None else self.end
 
     @property
     def allocates(self) -> bool:
@@ -81,9 +86,18 @@ class GoalConfig(Section):
             return Params(self.params, self.scope)
         return None if self.flops is None else Flops(self.flops)
 
-    def schedule(self) -> Schedule:
-        ramps: Mapping[str, Any] = {"cubic": cubic, "linear": linear}
-        return constant() if self.ramp == "constant" else ramps[self.ramp](self.begin, self.end)
+    @property
+    def shaped(self) -> list[str]:
+        """The keys that say how the goal is approached; none where that is left to the method."""
+        return [key for key in ("ramp", "begin", "end") if getattr(self, key) is not None]
+
+    def schedule(self) -> Schedule | None:
+        """As `sparsify` takes it; None is what the method proposes."""
+        if not self.shaped:
+            return None
+        if self.ramp == "constant":
+            return constant()
+        return (linear if self.ramp == "linear" else cubic)(*self._range())
 
     def arguments(self, profile: Profile) -> dict[str, Any]:
         """The arguments of `sparsify` that this section stands for; the profile is of the managed tensors."""

@@ -50,6 +50,11 @@ class MethodConfig(Named):
         """Whether s_init is to be computed from the schedule."""
         return self.settings.get("s_init") == PROPOSE
 
+    @property
+    def sketch(self) -> Method:
+        """The method, with any s_init where that is still to be computed."""
+        return self.build(-1.0 if self.proposes else None)
+
     def build(self, s_init: float | None = None) -> Method:
         """The method itself.
 

@@ -1,0 +1,40 @@
+"""DNW: discovering neural wirings (Wortsman, Farhadi and Rastegari, NeurIPS 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from softprune.budget.schedules import Schedule, constant
+from softprune.methods.base import Method, Target, Total
+from softprune.methods.registry import register
+from softprune.methods.transforms import SolvedMask, SolvedThreshold, Transform
+from softprune.ops import straight_through
+
+
+@register("dnw")
+@dataclass(frozen=True)
+class DNW(Method):
+    """At every step the largest weights are used, and all of them learn.
+
+    Forward ``w * 1[|w| is among the k largest of its tensor]``; backward as if there were no mask: a pruned weight gets
+    the gradient of the place where it would be, and comes back when it has grown. The whole sparsity holds from the
+    first step on.
+
+    Deviations from the paper: none; with a goal instead of a budget, all tensors share one threshold.
+    State: ``mask`` in the transform of each tensor.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
+    paper: ClassVar[str] = "Wortsman et al. 2019"
+    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+
+    def transform(self, target: Target) -> Transform:
+        raise ValueError("DNW prunes to a total: pass a budget, as in budget=uniform(profile, goal), or a goal")
+
+    def solved(self, target: Target) -> SolvedThreshold:
+        return SolvedMask(target.raw, backward=straight_through)
+
+    @property
+    def schedule(self) -> Schedule:
+        return constant()

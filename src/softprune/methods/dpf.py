@@ -1,0 +1,55 @@
+"""DPF: dynamic model pruning with feedback (Lin et al., ICLR 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.methods.registry import register
+from softprune.methods.transforms import SolvedMask, SolvedThreshold, Transform
+from softprune.ops import straight_through
+
+
+@register("dpf")
+@dataclass(frozen=True)
+class DPF(Method):
+    """Magnitude pruning that can take back what it did: the gradient at the pruned point moves all weights.
+
+    ``w <- w - eta * g(m * w)``; every few steps the mask m is renewed from |w|, at a sparsity that rises as
+    ``s_f * (1 - (1 - x)^3)``. A weight that was pruned too early grows until it is among the largest again.
+
+    Args:
+        every: steps between two masks.
+        min_keep: under a goal, weights that each tensor keeps whatever happens; by default a twentieth of what it would
+            have if all tensors were equally dense.
+
+    Deviations from the paper: no fine-tuning with the final mask.
+    State: ``mask`` in the transform of each tensor.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
+    paper: ClassVar[str] = "Lin et al. 2020"
+    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+
+    every: int = 16
+    min_keep: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.pursuit  # which checks both
+
+    def transform(self, target: Target) -> Transform:
+        raise ValueError("DPF prunes to a total: pass a budget, as in budget=uniform(profile, goal), or a goal")
+
+    def check(self, ctx: Context) -> None:
+        if self.every > ctx.total_steps:
+            raise ValueError(
+                f"masks are renewed every {self.every} steps, but the training has {ctx.total_steps}: lower every"
+            )
+
+    def solved(self, target: Target) -> SolvedThreshold:
+        return SolvedMask(target.raw, backward=straight_through)
+
+    @property
+    def pursuit(self) -> Pursuit:
+        return Pursuit(every=self.every, min_keep=self.min_keep)

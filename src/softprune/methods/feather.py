@@ -1,0 +1,64 @@
+"""Feather: an operator between soft and hard threshold (Glentis Georgoulakis, Retsinas and Maragos 2023)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from softprune.budget.schedules import Schedule, cubic
+from softprune.methods.base import Method, Pursuit, Target, Total
+from softprune.methods.interval import require_fraction
+from softprune.methods.registry import register
+from softprune.methods.transforms import PowerThreshold, SolvedThreshold, Transform
+from softprune.ops import Backward
+
+
+@register("feather")
+@dataclass(frozen=True)
+class Feather(Method):
+    """One threshold on all weights, an operator that shrinks large weights hardly at all, gradients for the pruned.
+
+    The weight in use is ``sign(w) * (|w|^p - alpha^p)^(1/p)`` above alpha and 0 below; the derivative is 1 above and
+    `leak` below. alpha is solved for at every step, for a sparsity that rises from the first step to half of the
+    training as ``s_f * (1 - (1 - x)^3)``.
+
+    Args:
+        power: p; the paper has 3. With 1 it is the soft threshold, with a large p the hard one.
+        leak: the part of the gradient that pruned weights get; the paper has 1 up to 95 % sparsity, 0.5 above.
+        min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all
+            tensors were equally dense.
+
+    Deviations from the paper:
+        The weights of the final network are those that were trained with, where the authors' code puts the raw ones
+        above the threshold in their place. The floor.
+    State:
+        ``alpha`` in the transform of each tensor.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
+    paper: ClassVar[str] = "Glentis Georgoulakis et al. 2023"
+    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+
+    power: float = 3.0
+    leak: float = 1.0
+    min_keep: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.power, int | float) or isinstance(self.power, bool) or not 1.0 <= self.power <= 64.0:
+            raise ValueError(f"power is a number from 1 to 64, got {self.power!r}")
+        require_fraction("leak", self.leak)
+        _ = self.pursuit  # which checks the rest
+
+    def transform(self, target: Target) -> Transform:
+        raise ValueError("Feather prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
+
+    def solved(self, target: Target) -> SolvedThreshold:
+        return PowerThreshold(target.raw, power=self.power, backward=Backward(self.leak))
+
+    @property
+    def pursuit(self) -> Pursuit:
+        return Pursuit(min_keep=self.min_keep)
+
+    @property
+    def schedule(self) -> Schedule:
+        return cubic(0.0, 0.5)

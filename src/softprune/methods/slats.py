@@ -1,0 +1,64 @@
+"""S-LATS: soft threshold pruning as ISTA with a constant penalty (Chen et al., ICLR 2023)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from softprune.budget.schedules import Schedule, constant
+from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.methods.registry import register
+from softprune.methods.transforms import RisingThreshold, SolvedThreshold, Transform
+from softprune.ops import straight_through
+
+
+@register("slats")
+@dataclass(frozen=True)
+class SLATS(Method):
+    """One soft threshold on all weights that rises as the integral of a cosine; pruned weights get the whole gradient.
+
+    After n of N steps it is ``D * (n / N + sin(pi * n / N) / pi)``: with a cosine learning rate this is proximal
+    gradient descent on the loss plus a constant L1 penalty.
+
+    Args:
+        min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all
+            tensors were equally dense.
+
+    Deviations from the paper:
+        There D is given, and the sparsity is what comes out. Here D is at every step the threshold that would meet the
+        total now, so that at the end it is met exactly. The floor.
+    State:
+        ``alpha`` (D) and ``rise`` in the transform of each tensor.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
+    paper: ClassVar[str] = "Chen et al. 2023"
+    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+
+    min_keep: int = 0
+
+    def __post_init__(self) -> None:
+        _ = self.pursuit  # which checks it
+
+    def transform(self, target: Target) -> Transform:
+        raise ValueError("S-LATS prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
+
+    def solved(self, target: Target) -> SolvedThreshold:
+        return RisingThreshold(target.raw, backward=straight_through)
+
+    @property
+    def pursuit(self) -> Pursuit:
+        return Pursuit(min_keep=self.min_keep)
+
+    @property
+    def schedule(self) -> Schedule:
+        return constant()
+
+    def after_step(self, ctx: Context) -> None:
+        # The sine of pi is not exactly 0, and the last threshold must be exactly D.
+        done = ctx.step >= ctx.total_steps
+        rise = 1.0 if done else ctx.progress + math.sin(math.pi * ctx.progress) / math.pi
+        for target in ctx.targets:
+            assert isinstance(target.transform, RisingThreshold)
+            target.transform.rise.fill_(rise)

@@ -1,0 +1,124 @@
+"""SNFS: sparse networks from scratch, or sparse momentum (Dettmers and Zettlemoyer 2019)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from softprune.methods.base import Context, Method, Target, Total
+from softprune.methods.interval import due, refuse_too_long, require_fraction, require_interval
+from softprune.methods.registry import register
+from softprune.methods.shares import share_out
+from softprune.methods.transforms import MovingMask, Transform
+from softprune.ops import at_random, largest
+
+
+@register("snfs")
+@dataclass(frozen=True)
+class SNFS(Method):
+    """Sparse from the first step on; momentum says which tensors need weights, and where.
+
+    The gradient and so the momentum M of all weights are dense, the weights are masked after each step. At intervals,
+    with a rate ``p = p_1 + (p_0 - p_1) / 2 * (1 + cos(pi * t / T))``:
+
+    1. each tensor loses the ``ceil(p * n)`` smallest of its n weights; one that is nearly dense (sparsity below 0.2)
+       and more important than the average loses at most its sparsity;
+    2. all that were lost are shared out in proportion to the mean |M| of the weights that lived;
+    3. each tensor grows its share at the empty places with the largest |M|; no tensor fills more than 99 % of them, the
+       rest goes to the others.
+
+    Args:
+        every: steps between two moves; the paper has one epoch.
+        rate: p_0; the paper has 0.5.
+        last_rate: p_1; 0.005 in the authors' code.
+        end: fraction of the training after which the masks stay.
+
+    Deviations from the paper:
+        The numbers are shared out in whole weights, so no correction for what rounding lost is needed. The masks stay
+        at the end, so that what was grown last can be trained.
+    State:
+        ``mask`` in the transform of each tensor; the momentum is the optimizer's.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "moved"
+    paper: ClassVar[str] = "Dettmers and Zettlemoyer 2019"
+    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    moves_masks: ClassVar[bool] = True
+
+    every: int = 100
+    rate: float = 0.5
+    last_rate: float = 0.005
+    end: float = 0.95
+
+    def __post_init__(self) -> None:
+        require_interval(self.every, self.end)
+        require_fraction("rate", self.rate)
+        require_fraction("last_rate", self.last_rate)
+
+    def transform(self, target: Target) -> Transform:
+        raise ValueError("SNFS keeps a total: pass a goal, as in goal=Sparsity(0.9), or a budget to begin with")
+
+    def first_mask(self, target: Target, kept: int, rng: torch.Generator) -> MovingMask:
+        return MovingMask(at_random(torch.ones_like(target.raw, dtype=torch.bool), kept, rng), dense_grad=True)
+
+    def check(self, ctx: Context) -> None:
+        refuse_too_long(ctx, self.every, self.end)
+        for target in ctx.targets:
+            for optimizer in ctx.optimizers:
+                for group in optimizer.param_groups:
+                    held = any(parameter is target.raw for parameter in group["params"])
+                    if held and not any(group.get(key) for key in ("momentum", "betas")):
+                        raise ValueError(
+                            f"SNFS reads the momentum, which {type(optimizer).__name__} has not for {target.name}: "
+                            "set momentum=0.9, or use Adam"
+                        )
+
+    def after_step(self, ctx: Context) -> None:
+        for target in ctx.targets:
+            target.raw.masked_fill_(~_mask(target), 0.0)
+        if due(ctx, self.every, self.end):
+            self._move(ctx)
+
+    def _move(self, ctx: Context) -> None:
+        rate = self.last_rate + (self.rate - self.last_rate) / 2 * (1 + math.cos(math.pi * ctx.progress))
+        momenta = {t.name: _momentum(ctx, t) for t in ctx.targets}
+        living = {t.name: _mask(t) for t in ctx.targets}
+        importance = {name: float(momenta[name][mask].mean()) for name, mask in living.items()}
+        average = sum(importance.values()) / len(importance)
+        gone = {}
+        for target in ctx.targets:
+            mask = living[target.name]
+            count, sparsity = int(mask.sum()), 1 - float(mask.double().mean())
+            own = min(sparsity, rate) if sparsity < 0.2 and importance[target.name] > average else rate
+            lost = min(count - 1, math.ceil(own * count))
+            gone[target.name] = mask & ~largest(torch.where(mask, target.raw.abs(), -1.0), count - lost)
+        total = sum(int(g.sum()) for g in gone.values())
+        empty = {name: ~mask | gone[name] for name, mask in living.items()}
+        room = {name: max(int(gone[name].sum()), int(0.99 * int(e.sum()))) for name, e in empty.items()}
+        grown = share_out(total, importance, room)
+        for target in ctx.targets:
+            name = target.name
+            born = largest(torch.where(empty[name], momenta[name], -1.0), grown[name])
+            target.raw.masked_fill_(gone[name], 0.0)
+            living[name].copy_((living[name] & ~gone[name]) | born)
+
+
+def _momentum(ctx: Context, target: Target) -> Tensor:
+    """|M| of every weight; of Adam the step that it would make."""
+    for optimizer in ctx.optimizers:
+        state = optimizer.state.get(target.raw, {})
+        if state.get("momentum_buffer") is not None:
+            return state["momentum_buffer"].abs()
+        if "exp_avg" in state:
+            size = state["exp_avg_sq"].sqrt() if "exp_avg_sq" in state else state.get("exp_inf", 1.0)
+            return (state["exp_avg"] / (size + 1e-8)).abs()
+    return torch.zeros_like(target.raw)
+
+
+def _mask(target: Target) -> Tensor:
+    assert isinstance(target.transform, MovingMask)
+    return target.transform.mask

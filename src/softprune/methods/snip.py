@@ -1,0 +1,59 @@
+"""SNIP: pruning before training by connection sensitivity (Lee, Ajanthan and Torr, ICLR 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from softprune.methods.base import Context, Method, Target, Total
+from softprune.methods.registry import register
+from softprune.methods.transforms import MovingMask, Transform
+from softprune.ops import largest
+
+
+@register("snip")
+@dataclass(frozen=True)
+class SNIP(Method):
+    """The first batch decides: kept are the weights with the largest ``|w * dL/dw|``, and the mask never changes.
+
+    With a goal the scores of all tensors are compared, with a budget those of each. The first step is made with the
+    mask already.
+
+    Deviations from the paper:
+        The score is taken at the weights as they are, and from one batch of the training's own size.
+    State:
+        ``mask`` in the transform of each tensor; all are kept until the first step.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
+    paper: ClassVar[str] = "Lee et al. 2019"
+    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    moves_masks: ClassVar[bool] = True
+    selects: ClassVar[bool] = False
+
+    def transform(self, target: Target) -> Transform:
+        raise ValueError("SNIP prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
+
+    def first_mask(self, target: Target, kept: int, rng: torch.Generator) -> MovingMask:
+        return MovingMask(torch.ones_like(target.raw, dtype=torch.bool))
+
+    def before_step(self, ctx: Context) -> None:
+        if ctx.step:
+            return
+        scores = {t.name: (t.raw * t.raw.grad).abs() for t in ctx.targets if t.raw.grad is not None}
+        silent = [t.name for t in ctx.targets if t.name not in scores]
+        if silent:
+            raise ValueError(f"{silent[0]} has no gradient in the first step, so SNIP cannot judge it: skip it")
+        if ctx.shared:
+            assert ctx.keep_largest is not None
+            masks = ctx.keep_largest(scores, sum(ctx.kept.values()))
+        else:
+            masks = {name: largest(score, ctx.kept[name]) for name, score in scores.items()}
+        for target in ctx.targets:
+            assert isinstance(target.transform, MovingMask) and target.raw.grad is not None
+            mask = masks[target.name]
+            target.transform.mask.copy_(mask)
+            target.raw.masked_fill_(~mask, 0.0)
+            target.raw.grad.masked_fill_(~mask, 0.0)

@@ -1,0 +1,110 @@
+"""VD: sparse variational dropout (Molchanov, Ashukha and Vetrov, ICML 2017; Gale, Elsen and Hooker 2019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import nn
+
+from softprune.budget.schedules import Schedule, constant
+from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.methods.registry import register
+from softprune.methods.transforms import SolvedThreshold, Transform
+from softprune.methods.variational import Variational, VariationalMask, divergence_slopes
+
+
+@register("vd")
+@dataclass(frozen=True)
+class VD(Method):
+    """Every weight learns how much noise it bears; those that are mostly noise go.
+
+    Training uses ``theta + sigma * eps``, eps normal and new at every pass. To the loss comes the divergence from a
+    log-uniform prior, with ``log alpha = log sigma^2 - log theta^2`` and summed over all weights,
+
+        k1 - k1 * sigmoid(k2 + k3 * log alpha) + 0.5 * log(1 + 1 / alpha),    k = (0.63576, 1.87320, 1.48695),
+
+    whose gradient is added before each step, so that your loop does not change (clipping of yours does not see it).
+    Evaluation and the baked model use theta where log alpha < 3, else 0. Under a goal they use theta where |theta| /
+    sigma is among the largest of all tensors: the same order, cut where the total is met. Training is never masked.
+
+    Args:
+        kl: the final weight of the mean divergence over all weights, beside the mean loss. The variational bound
+            itself is the number of weights over that of training samples, 20 for ResNet50 on ImageNet and 7 for LeNet
+            on MNIST; Gale et al. take 0.01 to 100 times that. More is sparser. Under a goal choose it such that the
+            method's own cut comes near the goal.
+        begin: fraction of the training after which the divergence sets in; Gale et al. have 1/16 to 5/16.
+        saturate: fraction after which its weight has risen in a straight line to `kl`; Gale et al. have 0.5 to 0.8.
+        log_sigma2_init: where log sigma^2 starts.
+        min_keep: under a goal, weights that each tensor keeps whatever happens; by default a twentieth of what it would
+            have if all tensors were equally dense.
+
+    Deviations from the paper:
+        Noise is on the weights, one draw for a batch, as a transform sees no activations; the papers draw it for each
+        output (local reparameterisation), which has less variance. log alpha is not clipped. The goal, and its floor.
+    State:
+        the parameter ``log_sigma2`` in the transform of each tensor, in a group without decay; under a goal ``mask``.
+    """
+
+    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
+    paper: ClassVar[str] = "Molchanov et al. 2017; Gale et al. 2019"
+    accepts: ClassVar[tuple[Total, ...]] = ("none", "goal")
+
+    kl: float = 20.0
+    begin: float = 0.1
+    saturate: float = 0.6
+    log_sigma2_init: float = -10.0
+    min_keep: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kl, int | float) or isinstance(self.kl, bool) or not 0 <= self.kl < math.inf:
+            raise ValueError(f"kl is a finite number, 0 or more; got {self.kl!r}")
+        if not 0.0 <= self.begin < self.saturate <= 1.0:
+            raise ValueError(
+                f"begin comes before saturate, both fractions of the training; got {self.begin!r} and {self.saturate!r}"
+            )
+        if not isinstance(self.log_sigma2_init, int | float) or not math.isfinite(self.log_sigma2_init):
+            raise ValueError(f"log_sigma2_init must be a finite number, got {self.log_sigma2_init!r}")
+        _ = self.pursuit  # which checks the rest
+
+    def transform(self, target: Target) -> Transform:
+        return Variational(target.raw, self.log_sigma2_init)
+
+    def solved(self, target: Target) -> SolvedThreshold:
+        return VariationalMask(target.raw, self.log_sigma2_init)
+
+    @property
+    def pursuit(self) -> Pursuit:
+        return Pursuit(every=16, min_keep=self.min_keep)
+
+    @property
+    def schedule(self) -> Schedule:
+        return constant()
+
+    def undecayed(self, targets: Sequence[Target]) -> list[nn.Parameter]:
+        transforms = [t.transform for t in targets if isinstance(t.transform, Variational | VariationalMask)]
+        return [transform.log_sigma2 for transform in transforms if transform.log_sigma2.requires_grad]
+
+    def weight_at(self, progress: float) -> float:
+        """The weight of the mean divergence at a point of the training.
+
+        >>> VD(kl=8.0, begin=0.2, saturate=0.6).weight_at(0.3)
+        2.0
+        """
+        return self.kl * min(1.0, max(0.0, (progress - self.begin) / (self.saturate - self.begin)))
+
+    def before_step(self, ctx: Context) -> None:
+        weight = ctx.loss_scale * self.weight_at(ctx.progress) / sum(t.shape.numel() for t in ctx.targets)
+        for target in ctx.targets if weight else ():
+            assert isinstance(target.transform, Variational | VariationalMask)
+            raw, log_sigma2 = target.raw, target.transform.log_sigma2
+            if raw.grad is None:
+                continue
+            by_weight, by_variance = divergence_slopes(raw, log_sigma2)
+            raw.grad.add_(by_weight.to(raw.grad.dtype), alpha=weight)
+            if log_sigma2.grad is None:
+                log_sigma2.grad = torch.zeros_like(log_sigma2)
+            log_sigma2.grad.add_(by_variance, alpha=weight)
