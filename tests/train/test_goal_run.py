@@ -52,7 +52,7 @@ def test_what_one_run_has_learnt_another_method_can_use(run, tmp_path):
     model = build("digits")
     sparsifier = softprune.sparsify(model, softprune.GMP(), budget=learnt, schedule=softprune.constant())
     assert dict(sparsifier.measure()) == dict(learnt)
-    outcome = train(config("method=gmp", f"goal={{budget: {folder}}}"), tmp_path / "gmp")
+    outcome = train(config("method={name: gmp, every: 4}", f"goal={{budget: {folder}}}"), tmp_path / "gmp")
     assert dict(outcome.budget) == dict(learnt)
 
 
@@ -61,7 +61,7 @@ def test_what_one_run_has_learnt_another_method_can_use(run, tmp_path):
     [
         (),
         ("ema=0.9",),
-        ("method=gmp",),
+        ("method={name: gmp, every: 4}",),
         ("method=st3",),
         ("method.granularity=filter",),
         ("method=imp", "method.rounds=3", "method.rewind_at=0.7"),

@@ -292,3 +292,14 @@ def test_evaluations_can_be_rare_and_the_last_one_is_always_made(whole_run, tmp_
     assert rare == [row for row in often if row["kind"] == "step" or row["epoch"] > 0]
     last = json.loads((tmp_path / "rare" / "result.json").read_text())["last"]
     assert last["accuracy"] == json.loads((whole_run[0] / "result.json").read_text())["last"]["accuracy"]
+
+
+def test_going_on_clears_away_what_a_kill_left_half_written(whole_run, tmp_path):
+    folder = tmp_path / "run"
+    train(config(), folder, observer=Watcher(7, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    left = [folder / "checkpoints" / ".step-000000010.safetensors.1.part", folder / ".budget.json.1.part"]
+    for part in left:
+        part.write_bytes(b"half")
+    resume(folder)
+    assert not any(part.exists() for part in left)
+    assert_same_run(whole_run[0], folder)

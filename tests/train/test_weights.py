@@ -63,7 +63,10 @@ def test_every_kind_of_file_gives_the_same_network(tmp_path, kind):
 
 def test_a_run_begins_with_them_before_anything_is_pruned(tmp_path):
     path = written(tmp_path, "data parallel")
-    train(config(f"model.weights={path}", "method=gmp", "goal={sparsity: 0.9, ramp: constant}"), tmp_path / "run")
+    train(
+        config(f"model.weights={path}", "method={name: gmp, every: 4}", "goal={sparsity: 0.9, ramp: constant}"),
+        tmp_path / "run",
+    )
     bake_run(tmp_path / "run", tmp_path / "baked.safetensors")
     baked, names = load_file(tmp_path / "baked.safetensors"), [k for k, v in trained_weights().items() if v.ndim > 1]
     start = torch.cat([trained_weights()[name].flatten() for name in names])

@@ -141,6 +141,7 @@ def _restore(trainer: Trainer, found: Checkpoint | None, notes: list[str]) -> in
     step, logged = trainer.position.step, 0
     if trainer.processes.first:
         logged = len(trainer.run.metrics())
+        trainer.run.remove_parts()
         trainer.run.cut_back(step)
         for note in notes:
             trainer.observer.on_note(note)

@@ -101,6 +101,11 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_text(self.path / RESULT, json.dumps({"version": VERSION, **result}, indent=2) + "\n")
 
+    def remove_parts(self) -> None:
+        """Delete what a process that was killed while writing has left behind; whole files never have such names."""
+        for part in self.path.rglob(".*.part"):
+            part.unlink(missing_ok=True)
+
     def cut_back(self, step: int) -> None:
         """Forget what was logged after this step, and a line that was cut off while it was written."""
         kept = [
