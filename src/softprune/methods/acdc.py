@@ -10,7 +10,7 @@ import torch
 from softprune.budget.schedules import Schedule
 from softprune.methods.base import Context, Method, Pursuit, Target, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import SolvedMask, SolvedThreshold, Transform
+from softprune.methods.transforms import SolvedMask, SolvedThreshold
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,6 @@ class ACDC(Method):
         if not isinstance(self.phases, int) or isinstance(self.phases, bool) or self.phases < 1:
             raise ValueError(f"phases is a number of at least 1, got {self.phases!r}")
         _ = self.pursuit  # which checks the rest
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("AC/DC prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
 
     def solved(self, target: Target) -> SolvedThreshold:
         return SolvedMask(target.raw)

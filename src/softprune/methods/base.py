@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -212,9 +212,9 @@ class Method(ABC):
         """Whether its hooks look at whole weights, which no process has once a model is sharded."""
         return self.moves_masks
 
-    @abstractmethod
     def transform(self, target: Target) -> Transform:
-        """The map from the raw to the effective tensor of this target; refuses what it cannot do."""
+        """The map from the raw to the effective tensor of this target without a total; refuses what it cannot do."""
+        raise ValueError(f"{type(self).__name__} prunes to a total: pass a goal or a budget")
 
     def solved(self, target: Target) -> SolvedThreshold:
         """The transform of this target under a goal or a budget, for methods whose thresholds are solved for."""

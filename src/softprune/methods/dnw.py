@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from softprune.budget.schedules import Schedule, constant
 from softprune.methods.base import Method, Target, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import SolvedMask, SolvedThreshold, Transform
+from softprune.methods.transforms import SolvedMask, SolvedThreshold
 from softprune.ops import straight_through
 
 
@@ -28,9 +28,6 @@ class DNW(Method):
     role: ClassVar[Literal["given", "moved", "learned"]] = "given"
     paper: ClassVar[str] = "Wortsman et al. 2019"
     accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("DNW prunes to a total: pass a budget, as in budget=uniform(profile, goal), or a goal")
 
     def solved(self, target: Target) -> SolvedThreshold:
         return SolvedMask(target.raw, backward=straight_through)

@@ -12,7 +12,7 @@ from softprune.methods.base import Context, Method, Target, Total
 from softprune.methods.interval import refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
 from softprune.methods.shares import share_out
-from softprune.methods.transforms import MovingMask, Transform
+from softprune.methods.transforms import MovingMask
 from softprune.ops import at_random
 
 
@@ -58,9 +58,6 @@ class DSR(Method):
         require_fraction("moves", self.moves)
         if not (isinstance(self.threshold, int | float) and 0.0 < self.threshold < float("inf")):
             raise ValueError(f"threshold is a positive number, got {self.threshold!r}")
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("DSR keeps a total: pass a goal, as in goal=Sparsity(0.9), or a budget to begin with")
 
     def check(self, ctx: Context) -> None:
         refuse_too_long(ctx, self.every, self.end)

@@ -9,7 +9,7 @@ from softprune.budget.schedules import Schedule, cubic
 from softprune.methods.base import Method, Pursuit, Target, Total
 from softprune.methods.interval import require_fraction
 from softprune.methods.registry import register
-from softprune.methods.transforms import PowerThreshold, SolvedThreshold, Transform
+from softprune.methods.transforms import PowerThreshold, SolvedThreshold
 from softprune.ops import Backward
 
 
@@ -48,9 +48,6 @@ class Feather(Method):
             raise ValueError(f"power is a number from 1 to 64, got {self.power!r}")
         require_fraction("leak", self.leak)
         _ = self.pursuit  # which checks the rest
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("Feather prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
 
     def solved(self, target: Target) -> SolvedThreshold:
         return PowerThreshold(target.raw, power=self.power, backward=Backward(self.leak))

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.methods.interval import refuse_longer_than
 from softprune.methods.registry import register
-from softprune.methods.transforms import SolvedMask, SolvedThreshold, Transform
+from softprune.methods.transforms import SolvedMask, SolvedThreshold
 
 
 @register("gmp")
@@ -39,16 +40,8 @@ class GMP(Method):
     def __post_init__(self) -> None:
         _ = self.pursuit  # which checks both
 
-    def transform(self, target: Target) -> Transform:
-        raise ValueError(
-            "GMP prunes to a total: pass a budget, as in budget=uniform(profile, Sparsity(0.9)), or a goal"
-        )
-
     def check(self, ctx: Context) -> None:
-        if self.every > ctx.total_steps:
-            raise ValueError(
-                f"masks are renewed every {self.every} steps, but the training has {ctx.total_steps}: lower every"
-            )
+        refuse_longer_than(ctx, self.every)
 
     def solved(self, target: Target) -> SolvedThreshold:
         return SolvedMask(target.raw)

@@ -71,9 +71,6 @@ class IMP(Method):
     def restart_at(self) -> float:
         return self.rewind_at if self.rewind == "weights" else 0.0
 
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("IMP prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
-
     def solved(self, target: Target) -> SolvedThreshold:
         return NestedMask(target.raw)
 

@@ -31,3 +31,9 @@ def refuse_too_long(ctx: Context, every: int, end: float) -> None:
             f"masks are renewed every {every} steps until step {last} of {ctx.total_steps}, so they never would be: "
             f"set every to {max(1, last // 10)} or so"
         )
+
+
+def refuse_longer_than(ctx: Context, every: int) -> None:
+    """Raise if the interval does not fit into the training, which would then be pruned in one go at its last step."""
+    if every > ctx.total_steps:
+        raise ValueError(f"masks are renewed every {every} steps, but the training has {ctx.total_steps}: lower every")

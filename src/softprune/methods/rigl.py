@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, Method, Target, Total
+from softprune.methods.base import Context, Method, Total
 from softprune.methods.interval import due, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
-from softprune.methods.transforms import MovingMask, Transform
+from softprune.methods.transforms import MovingMask
 from softprune.ops import largest
 
 
@@ -51,9 +51,6 @@ class RigL(Method):
     def __post_init__(self) -> None:
         require_interval(self.every, self.end)
         require_fraction("alpha", self.alpha)
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("RigL keeps the number of weights of each tensor: pass a budget, as in budget=erk(...)")
 
     def check(self, ctx: Context) -> None:
         refuse_too_long(ctx, self.every, self.end)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from softprune.budget.schedules import Schedule, constant
 from softprune.methods.base import Context, Method, Pursuit, Target, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import RisingThreshold, SolvedThreshold, Transform
+from softprune.methods.transforms import RisingThreshold, SolvedThreshold
 from softprune.ops import straight_through
 
 
@@ -40,9 +40,6 @@ class SLATS(Method):
 
     def __post_init__(self) -> None:
         _ = self.pursuit  # which checks it
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("S-LATS prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
 
     def solved(self, target: Target) -> SolvedThreshold:
         return RisingThreshold(target.raw, backward=straight_through)

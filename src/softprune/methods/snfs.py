@@ -13,7 +13,7 @@ from softprune.methods.base import Context, Method, Target, Total
 from softprune.methods.interval import due, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
 from softprune.methods.shares import share_out
-from softprune.methods.transforms import MovingMask, Transform
+from softprune.methods.transforms import MovingMask
 from softprune.ops import at_random, largest
 
 
@@ -58,9 +58,6 @@ class SNFS(Method):
         require_interval(self.every, self.end)
         require_fraction("rate", self.rate)
         require_fraction("last_rate", self.last_rate)
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("SNFS keeps a total: pass a goal, as in goal=Sparsity(0.9), or a budget to begin with")
 
     def first_mask(self, target: Target, kept: int, rng: torch.Generator) -> MovingMask:
         return MovingMask(at_random(torch.ones_like(target.raw, dtype=torch.bool), kept, rng), dense_grad=True)

@@ -9,7 +9,7 @@ import torch
 
 from softprune.methods.base import Context, Method, Target, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import MovingMask, Transform
+from softprune.methods.transforms import MovingMask
 from softprune.ops import largest
 
 
@@ -32,9 +32,6 @@ class SNIP(Method):
     accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
     moves_masks: ClassVar[bool] = True
     selects: ClassVar[bool] = False
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("SNIP prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
 
     def first_mask(self, target: Target, kept: int, rng: torch.Generator) -> MovingMask:
         return MovingMask(torch.ones_like(target.raw, dtype=torch.bool))

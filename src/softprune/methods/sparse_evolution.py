@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 
 import torch
 
-from softprune.methods.base import Context, Method, Target, Total
+from softprune.methods.base import Context, Method, Total
 from softprune.methods.interval import due, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
-from softprune.methods.transforms import MovingMask, Transform
+from softprune.methods.transforms import MovingMask
 from softprune.ops import at_random, largest
 
 
@@ -48,9 +48,6 @@ class SET(Method):
     def __post_init__(self) -> None:
         require_interval(self.every, self.end)
         require_fraction("zeta", self.zeta)
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("SET keeps the number of weights of each tensor: pass a budget, as in budget=erk(...)")
 
     def check(self, ctx: Context) -> None:
         refuse_too_long(ctx, self.every, self.end)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from softprune.methods.base import Method, Pursuit, Target, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import SolvedThreshold, Transform
+from softprune.methods.transforms import SolvedThreshold
 from softprune.ops import straight_through
 
 
@@ -43,9 +43,6 @@ class ST3(Method):
         if not isinstance(self.sigma, bool):
             raise TypeError(f"sigma is true or false, got {self.sigma!r}")
         _ = self.pursuit  # which checks the rest
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("ST-3 prunes to a total: pass a goal, as in goal=Sparsity(0.9), or a budget")
 
     def solved(self, target: Target) -> SolvedThreshold:
         return SolvedThreshold((1,), target.raw, backward=straight_through, rescale=True)

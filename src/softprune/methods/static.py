@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.methods.base import Method, Target, Total
+from softprune.methods.base import Method, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import Transform
 
 
 @register("static")
@@ -27,6 +26,3 @@ class Static(Method):
     accepts: ClassVar[tuple[Total, ...]] = ("budget",)
     moves_masks: ClassVar[bool] = True
     selects: ClassVar[bool] = False
-
-    def transform(self, target: Target) -> Transform:
-        raise ValueError("Static draws as many weights as a budget says: pass one, as in budget=erk(profile, goal)")
