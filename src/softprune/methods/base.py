@@ -68,6 +68,13 @@ class Target:
         return self.module.parametrizations[self.tensor][0]  # type: ignore[index,return-value]
 
     @property
+    def moving(self) -> MovingMask:
+        """Its transform, for methods that move masks."""
+        transform = self.transform
+        assert isinstance(transform, MovingMask)
+        return transform
+
+    @property
     def effective(self) -> Tensor:
         """What the network uses, to look at and not to learn from: a method that trains with noise has none here."""
         with torch.no_grad():

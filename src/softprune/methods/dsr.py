@@ -8,11 +8,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, Method, Target, Total
+from softprune.methods.base import Context, Method, Total
 from softprune.methods.interval import refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
 from softprune.methods.shares import share_out
-from softprune.methods.transforms import MovingMask
 from softprune.ops import at_random
 
 
@@ -67,7 +66,7 @@ class DSR(Method):
         if ctx.progress > self.end or ctx.step % (self.every * 2**quarter):
             return
         threshold = float(ctx.memory.setdefault("threshold", self.threshold))
-        masks = {t.name: _mask(t) for t in ctx.targets}
+        masks = {t.name: t.moving.mask for t in ctx.targets}
         gone = {t.name: below(t.raw.detach(), masks[t.name], threshold) for t in ctx.targets}
         moved = sum(int(g.sum()) for g in gone.values())
         wanted = self.moves * sum(ctx.kept.values())
@@ -94,8 +93,3 @@ def below(w: Tensor, mask: Tensor, threshold: float) -> Tensor:
     if bool(gone.any()) and int(gone.sum()) == int(mask.sum()):
         gone.view(-1)[torch.where(mask, w.abs(), -1.0).argmax()] = False
     return gone
-
-
-def _mask(target: Target) -> Tensor:
-    assert isinstance(target.transform, MovingMask)
-    return target.transform.mask

@@ -12,7 +12,6 @@ from torch import Tensor
 from softprune.methods.base import Context, Method, Total
 from softprune.methods.interval import due, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
-from softprune.methods.transforms import MovingMask
 from softprune.ops import largest
 
 
@@ -60,8 +59,7 @@ class RigL(Method):
             return
         fraction = self.alpha / 2 * (1 + math.cos(math.pi * ctx.progress / self.end))
         for target in ctx.targets:
-            transform = target.transform
-            assert isinstance(transform, MovingMask)
+            transform = target.moving
             if target.raw.grad is not None:
                 mask = exchange(target.raw.detach(), target.raw.grad, transform.mask, fraction)
                 born = mask & ~transform.mask
@@ -75,8 +73,7 @@ class RigL(Method):
         # The next backward pass is the one whose gradient decides.
         if due(ctx, self.every, self.end):
             for target in ctx.targets:
-                assert isinstance(target.transform, MovingMask)
-                target.transform.dense_grad.fill_(True)
+                target.moving.dense_grad.fill_(True)
 
 
 def exchange(w: Tensor, grad: Tensor, mask: Tensor, fraction: float) -> Tensor:

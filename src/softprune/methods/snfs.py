@@ -76,14 +76,14 @@ class SNFS(Method):
 
     def after_step(self, ctx: Context) -> None:
         for target in ctx.targets:
-            target.raw.masked_fill_(~_mask(target), 0.0)
+            target.raw.masked_fill_(~target.moving.mask, 0.0)
         if due(ctx, self.every, self.end):
             self._move(ctx)
 
     def _move(self, ctx: Context) -> None:
         rate = self.last_rate + (self.rate - self.last_rate) / 2 * (1 + math.cos(math.pi * ctx.progress))
         momenta = {t.name: _momentum(ctx, t) for t in ctx.targets}
-        living = {t.name: _mask(t) for t in ctx.targets}
+        living = {t.name: t.moving.mask for t in ctx.targets}
         importance = {name: float(momenta[name][mask].mean()) for name, mask in living.items()}
         average = sum(importance.values()) / len(importance)
         gone = {}
@@ -114,8 +114,3 @@ def _momentum(ctx: Context, target: Target) -> Tensor:
             size = state["exp_avg_sq"].sqrt() if "exp_avg_sq" in state else state.get("exp_inf", 1.0)
             return (state["exp_avg"] / (size + 1e-8)).abs()
     return torch.zeros_like(target.raw)
-
-
-def _mask(target: Target) -> Tensor:
-    assert isinstance(target.transform, MovingMask)
-    return target.transform.mask

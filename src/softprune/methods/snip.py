@@ -49,8 +49,8 @@ class SNIP(Method):
         else:
             masks = {name: largest(score, ctx.kept[name]) for name, score in scores.items()}
         for target in ctx.targets:
-            assert isinstance(target.transform, MovingMask) and target.raw.grad is not None
+            assert target.raw.grad is not None
             mask = masks[target.name]
-            target.transform.mask.copy_(mask)
+            target.moving.mask.copy_(mask)
             target.raw.masked_fill_(~mask, 0.0)
             target.raw.grad.masked_fill_(~mask, 0.0)

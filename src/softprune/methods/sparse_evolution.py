@@ -10,7 +10,6 @@ import torch
 from softprune.methods.base import Context, Method, Total
 from softprune.methods.interval import due, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
-from softprune.methods.transforms import MovingMask
 from softprune.ops import at_random, largest
 
 
@@ -56,8 +55,7 @@ class SET(Method):
         if not due(ctx, self.every, self.end):
             return
         for target in ctx.targets:
-            transform = target.transform
-            assert isinstance(transform, MovingMask)
+            transform = target.moving
             count = int(transform.mask.sum())
             moved = int(self.zeta * count)
             kept = largest(torch.where(transform.mask, target.raw.abs(), -1.0), count - moved)
