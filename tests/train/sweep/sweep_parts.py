@@ -4,7 +4,10 @@ import csv
 import json
 import multiprocessing
 import os
+import signal
+import sqlite3
 import time
+from contextlib import closing
 
 import torch
 from torch import nn
@@ -53,15 +56,33 @@ def work(file, folder, step, act):
 
 
 class Signal:
-    """Send a signal to oneself, after leaving a mark."""
+    """Send a signal to oneself."""
 
-    def __init__(self, kind, mark=None):
-        self.kind, self.mark = kind, mark
+    def __init__(self, kind):
+        self.kind = kind
 
     def __call__(self):
-        if self.mark is not None:
-            self.mark.touch()
         os.kill(os.getpid(), self.kind)
+
+
+class Pause:
+    """Leave a mark, and wait until it is taken away."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __call__(self):
+        self.mark.touch()
+        while self.mark.exists():
+            time.sleep(0.05)
+
+
+def put_to_sleep(worker, database):
+    """Stop a worker, but not while it writes: asleep, it would hold the database against everyone."""
+    with closing(sqlite3.connect(database, timeout=120, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        os.kill(worker.pid, signal.SIGSTOP)
+        time.sleep(0.5)  # threads that are on a core just now hear of it within microseconds, others before they run
 
 
 def wait_for(path):

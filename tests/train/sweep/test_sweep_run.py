@@ -7,8 +7,10 @@ import signal
 import pytest
 from sweep_parts import (
     PROCESSES,
+    Pause,
     Signal,
     assert_same_run,
+    put_to_sleep,
     read_best,
     read_table,
     wait_for,
@@ -97,8 +99,10 @@ def test_a_killed_worker_s_trial_goes_on_from_its_checkpoint_bit_for_bit(tmp_pat
 
 def test_a_worker_that_only_slept_never_writes_beside_the_one_that_took_over(tmp_path, start_worker):
     file = write_sweep(tmp_path, search={"optimizer.lr": [0.1]}, changes=THREE_EPOCHS, grace_seconds=2, retries=9)
-    asleep = start_worker(file, tmp_path / "out", step=7, act=Signal(signal.SIGSTOP, tmp_path / "stopped"))
-    wait_for(tmp_path / "stopped")
+    asleep = start_worker(file, tmp_path / "out", step=7, act=Pause(tmp_path / "paused"))
+    wait_for(tmp_path / "paused")
+    put_to_sleep(asleep, tmp_path / "out" / "study.db")
+    (tmp_path / "paused").unlink()
     heir = start_worker(file, tmp_path / "out")
     # Written when the heir found the run folder still held, and put the trial back.
     wait_for(tmp_path / "out" / "trials.csv")
