@@ -15,16 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, median, stdev
+from statistics import mean, median
 from typing import Any
 
+from cells import add_options, gap_text, make, markdown, paired, read_result, spread, spread_text, train_into, write
+
+RECIPE = "fashion-mnist/dense"
 LEVELS = (0.98, 0.95, 0.90, 0.99)
 GOAL = "str goal"
 BISECTED = "str paper, bisected"
@@ -53,8 +51,6 @@ EQUAL_LEVEL = 0.98
 # What every run has in common: fast on a CPU, and one evaluation, after the last step. Gradients are clipped as by the
 # authors of ST-3, without which its weights on the ResNet grow without bound.
 COMMON = ("channels_last=true", "evaluate_every=12", "checkpoint.keep=1", "threads=1", "clip_norm=3")
-# Half the width of a 95 % interval in standard errors, by degrees of freedom.
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 # Bisection of log push: where it begins, when the sparsity is near enough, and the trials that it may take.
 PUSHES, NEAR, TRIALS = (4.0, 40.0), 0.001, 10
 
@@ -101,7 +97,7 @@ class Cell:
     def overrides(self, runs: Path) -> list[str]:
         network, words = NETWORKS[self.network], {"level": self.level}
         if self.rests_on is not None:
-            macs = json.loads((runs / self.rests_on.name / "result.json").read_text())["last"]["macs"]
+            macs = read_result(runs / self.rests_on.name)["last"]["macs"]
             words |= {"macs": round(macs), "half": round(macs / 2)}
         method = [text.format(**words) for text in METHODS[self.method]]
         return [f"model={network.model}", *network.changes, *COMMON, *method, f"seed={self.seed}"]
@@ -136,65 +132,11 @@ def cells(name: str) -> list[Cell]:
 # running
 
 
-def run(options: argparse.Namespace, todo: list[Cell]) -> None:
-    """Work through the cells with one process per worker, until they are done or the time is up."""
-    deadline = time.monotonic() + 3600 * options.hours
-    waiting = [c for c in todo if not finished(options, c)]
-    busy: dict[Cell, subprocess.Popen[bytes]] = {}
-    print(estimate(options, todo, waiting), flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped; call again to go on"))
-    try:
-        work(options, waiting, busy, deadline)
-    finally:
-        for process in busy.values():  # they write a checkpoint and end
-            process.terminate()
-            process.wait()
-
-
-def work(
-    options: argparse.Namespace, waiting: list[Cell], busy: dict[Cell, subprocess.Popen[bytes]], deadline: float
-) -> None:
-    while waiting or busy:
-        while waiting and len(busy) < options.workers and time.monotonic() < deadline:
-            ready = [c for c in waiting if c.rests_on is None or finished(options, c.rests_on)]
-            if not ready:
-                break
-            cell = ready[0]
-            waiting.remove(cell)
-            words = [sys.executable, __file__, "--runs", options.runs, "--cell", cell.name, *options.change]
-            path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-            busy[cell] = subprocess.Popen(
-                [str(word) for word in words], env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-            )
-        if not busy:
-            print(f"{len(waiting)} cells are left; call again to go on", flush=True)
-            return
-        for cell in [c for c, process in busy.items() if process.poll() is not None]:
-            code = busy.pop(cell).returncode
-            print(f"{cell.name}: {'done' if code == 0 else f'failed with {code}'}", flush=True)
-        time.sleep(0.5)
-
-
 def run_cell(options: argparse.Namespace, cell: Cell) -> None:
     if cell.method == BISECTED:
         bisect(options, cell)
     else:
-        train_into(options.runs / cell.name, [*cell.overrides(options.runs), *options.change])
-
-
-def train_into(folder: Path, overrides: list[str]) -> dict[str, Any]:
-    """The result of a run: as it is there, continued, or begun."""
-    from softprune.train.config import RunConfig
-    from softprune.train.run import resume, train
-
-    if not (folder / "result.json").is_file():
-        if (folder / "config.yaml").is_file():
-            outcome = resume(folder)
-        else:
-            outcome = train(RunConfig.load("fashion-mnist/dense", overrides), folder)
-        if not outcome.finished:
-            sys.exit(f"{folder} was stopped")
-    return dict(json.loads((folder / "result.json").read_text())["last"])
+        train_into(options.runs / cell.name, RECIPE, [*cell.overrides(options.runs), *options.change])
 
 
 def bisect(options: argparse.Namespace, cell: Cell) -> None:
@@ -204,7 +146,7 @@ def bisect(options: argparse.Namespace, cell: Cell) -> None:
     while len(trials) < TRIALS:
         push = round(math.exp((low + high) / 2), 4)
         folder = options.runs / f"{cell.name}-trial{len(trials)}"
-        last = train_into(folder, [*cell.overrides(options.runs), f"propose.push={push}", *options.change])
+        last = train_into(folder, RECIPE, [*cell.overrides(options.runs), f"propose.push={push}", *options.change])
         trials.append({"push": push, "run": folder.name, "sparsity": last["sparsity"]})
         if abs(last["sparsity"] - cell.level) <= NEAR:
             break
@@ -231,7 +173,7 @@ def estimate(options: argparse.Namespace, todo: list[Cell], waiting: list[Cell])
     minutes = 0.0
     for name, network in NETWORKS.items():
         done = [c for c in todo if c.network == name and c not in waiting]
-        seconds = [json.loads((home(options, c) / "result.json").read_text())["seconds"] for c in done]
+        seconds = [read_result(home(options, c))["seconds"] for c in done]
         each = median(seconds) / 60 if seconds else network.minutes
         left = [c for c in waiting if c.network == name]
         minutes += each * sum(TRIALS / 2 if c.method == BISECTED else 1 for c in left)
@@ -247,7 +189,7 @@ def read(options: argparse.Namespace, cell: Cell) -> dict[str, Any]:
     from softprune.budget.budget import Budget
 
     folder = home(options, cell)
-    result = json.loads((folder / "result.json").read_text())
+    result = read_result(folder)
     last = result["last"]
     found = {"seed": cell.seed, "accuracy": 100 * last["accuracy"], "seconds": result["seconds"]}
     if cell.level:
@@ -280,57 +222,29 @@ def summarise(options: argparse.Namespace, done: list[Cell]) -> list[dict[str, A
     return rows
 
 
-def spread(values: list[float]) -> dict[str, float | None]:
-    return {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
-
-
-def paired(found: list[dict[str, Any]], reference: list[dict[str, Any]], key: str) -> dict[str, Any] | None:
-    """Mean difference to the reference over the seeds that both have, with its 95 % interval."""
-    by_seed = {r["seed"]: r[key] for r in reference}
-    gaps = [r[key] - by_seed[r["seed"]] for r in found if r["seed"] in by_seed]
-    if not gaps:
-        return None
-    half = STUDENT[len(gaps) - 1] * stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else None
-    return {"mean": mean(gaps), "half": half, "seeds": len(gaps)}
-
-
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
-    lines = [
-        "| network | level | method | seeds | runs per result | accuracy, % | difference to str goal | thousand MACs "
-        "| error, weights | sparsity by layer, %, first seed |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    head = ["network", "level", "method", "seeds", "runs per result", "accuracy, %", "difference to str goal"]
+    head += ["thousand MACs", "error, weights", "sparsity by layer, %, first seed"]
+    lines = []
     for row in rows:
         runs = row["runs"]
         worst = max((r["error"] for r in runs if "error" in r), key=abs, default="")
         layers = ", ".join(f"{v:.0f}" if v < 99 else f"{v:.1f}" for v in runs[0].get("layers", {}).values())
-        cells = [
+        line = [
             row["network"],
             f"{100 * row['level']:g} %" if row["level"] else "dense",
             row["method"],
             str(row["seeds"]),
             f"{mean(r['trials'] for r in runs):g}",
-            _spread(row["accuracy"], 1.0),
-            _gap(row.get("difference")),
-            _spread(row["macs"], 1000.0) if "macs" in row else "",
+            spread_text(row["accuracy"]),
+            gap_text(row.get("difference")),
+            spread_text(row["macs"], 1000.0) if "macs" in row else "",
             str(worst),
             layers if len(runs[0].get("layers", {})) <= 8 else "",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _spread(value: dict[str, Any], unit: float) -> str:
-    deviation = "" if value["deviation"] is None else f" ± {value['deviation'] / unit:.2f}"
-    return f"{value['mean'] / unit:.2f}{deviation}"
-
-
-def _gap(value: dict[str, Any] | None) -> str:
-    if value is None:
-        return ""
-    half = " (one seed)" if value["half"] is None else f" ± {value['half']:.2f} ({value['seeds']} seeds)"
-    return f"{value['mean']:+.2f}{half}"
+        lines.append(line)
+    return markdown(head, lines)
 
 
 def report(options: argparse.Namespace, todo: list[Cell]) -> None:
@@ -339,35 +253,15 @@ def report(options: argparse.Namespace, todo: list[Cell]) -> None:
     rows = summarise(options, done)
     head = f"{len(done)} of {len(todo)} cells. Accuracy: mean ± standard deviation; differences: mean ± half of a 95 % "
     text = f"{head}interval, paired by seed.\n\n{table(rows)}"
-    print(text)
-    if options.out:
-        import torch
-
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        facts = {
-            "command": "python " + " ".join(sys.argv),
-            "torch": torch.__version__,
-            "changes": options.change,
-            "cells": {"done": len(done), "all": len(todo)},
-            "rows": rows,
-        }
-        options.out.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n")
-        options.out.with_suffix(".md").write_text(text)
+    write(options, text, {"cells": {"done": len(done), "all": len(todo)}, "rows": rows})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("change", nargs="*", help="changes to every run, such as epochs=1 to try it out")
-    parser.add_argument("--runs", type=Path, default=Path("runs/target"), help="where the run folders are")
+    add_options(parser, runs="runs/target")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=["cnn"])
     parser.add_argument("--seeds", type=int, help="at most this many")
     parser.add_argument("--levels", type=float, nargs="+", help="only these")
-    parser.add_argument("--hours", type=float, default=math.inf, help="begin no new cell after this time")
-    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
-    parser.add_argument("--plan", action="store_true", help="print the cells and the estimate, train nothing")
-    parser.add_argument("--report", action="store_true", help="print the table of what is there, train nothing")
-    parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
-    parser.add_argument("--cell", help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args()
     everything = [cell for name in NETWORKS for cell in cells(name)]
     if options.cell:
@@ -376,12 +270,15 @@ def main() -> None:
     todo = [c for c in everything if c.network in options.networks]
     todo = [c for c in todo if options.seeds is None or c.seed < options.seeds]
     todo = [c for c in todo if not options.levels or c.level in (0.0, *options.levels)]
+    waiting = [c for c in todo if not finished(options, c)]
     if options.plan:
-        print("\n".join(f"{'done' if finished(options, c) else 'open'}  {c.name}" for c in todo))
-        print(estimate(options, todo, [c for c in todo if not finished(options, c)]))
+        print("\n".join(f"{'open' if c in waiting else 'done'}  {c.name}" for c in todo))
+    if not options.report:
+        print(estimate(options, todo, waiting), flush=True)
+    if options.plan:
         return
     if not options.report:
-        run(options, todo)
+        make(options, waiting, lambda cell: finished(options, cell))
     report(options, todo)
 
 
