@@ -41,6 +41,7 @@ _HOMES = {
     "propose": "softprune.core.forecasting.proposal",
     "recalibrate_bn": "softprune.core.batchnorm",
     "restarted": "softprune.budget.rounds",
+    "scaled": "softprune.budget.allocators",
     "soft_threshold": "softprune.ops",
     "sparsify": "softprune.core.sparsify",
     "straight_through": "softprune.ops",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softprune import Flops, Params, Profile, Sparsity, erk, uniform
+from softprune import Budget, Flops, Params, Profile, Sparsity, erk, scaled, uniform
 from softprune.budget.costs import TensorCost
 
 # raw ERK values: (4+2+3+3)/72 = 1/6, (8+4)/32 = 3/8, (2+8)/16 = 5/8
@@ -121,3 +121,36 @@ def test_allocators_hit_the_goal(profile, fraction, allocate):
     found = allocate(profile, Flops(macs))
     found.validate()
     assert found.macs() == macs
+
+
+def test_scaled_keeps_the_proportions_of_another_budget_by_hand():
+    like = Budget({"a": 0.1, "b": 0.2, "c": 0.5})
+    # 7.2 + 6.4 + 8 = 21.6 weights; 10.8 are half of each
+    assert dict(scaled(PROFILE, Params(10), like=like)) == pytest.approx(
+        {"a": 0.1 * 10 / 21.6, "b": 0.2 * 10 / 21.6, "c": 0.5 * 10 / 21.6}
+    )
+    # 60 weights: c would pass 1; 44 are left for 13.6
+    assert dict(scaled(PROFILE, Sparsity(0.5), like=like)) == pytest.approx(
+        {"a": 0.1 * 44 / 13.6, "b": 0.2 * 44 / 13.6, "c": 1.0}
+    )
+    # 110 fixed MACs; 72 + 12.8 + 8 = 92.8 of the others
+    fewer = scaled(PROFILE, Flops(110 + 58), like=like)
+    assert dict(fewer) == pytest.approx({"a": 0.1 / 1.6, "b": 0.2 / 1.6, "c": 0.5 / 1.6})
+
+
+def test_scaled_takes_a_budget_of_a_smaller_network_with_the_same_names():
+    small = Profile((TensorCost("a", (2, 1, 3, 3), 9), TensorCost("b", (4, 2), 8), TensorCost("c", (2, 4), 8)))
+    like = Budget({"a": 0.5, "b": 0.25, "c": 1.0}, small)
+    budget = scaled(PROFILE, Sparsity(0.75), like=like)
+    assert budget.params == 30 and budget["a"] == pytest.approx(2 * budget["b"])
+
+
+def test_scaled_leaves_emptied_tensors_empty_and_refuses_what_the_others_cannot_hold():
+    like = Budget({"a": 0.0, "b": 0.2, "c": 0.5}, source="mine")
+    assert dict(scaled(PROFILE, Params(48), like=like)) == {"a": 0.0, "b": 1.0, "c": 1.0}
+    with pytest.raises(ValueError, match="choose more than 0 and at most 48 weights"):
+        scaled(PROFILE, Params(60), like=like)
+    with pytest.raises(ValueError, match="keeps 60 weights, the tensors that mine keeps have 48"):
+        scaled(PROFILE, Sparsity(0.5), like=like)
+    with pytest.raises(ValueError, match="c is missing from the budget"):
+        scaled(PROFILE, Params(10), like=Budget({"a": 0.5, "b": 0.5}))

@@ -45,6 +45,8 @@ def test_budgets_are_listed_shown_compared_and_allocated(tmp_path):
     run("budget", "allocate", "resnet20", "--sparsity", "0.9", "--by", "erk", "--out", str(out))
     assert Budget.load(out).overall == pytest.approx(0.9, abs=1e-4)
     assert "conv1.weight" in run("budget", "show", str(out))
+    scaled = run("budget", "allocate", "resnet20", "--sparsity", "0.95", "--like", str(out))
+    assert "95.00%" in scaled
     dense = run("budget", "allocate", "resnet20", "--flops", "10e6", "--dense", "conv1.weight")
     assert "0.00%" in dense
 

@@ -60,6 +60,8 @@ def test_a_budget_comes_from_a_file_a_run_folder_or_the_published_ones(tmp_path)
         budget.save(where)
     for named in (tmp_path / "mine.json", tmp_path / "run"):
         assert dict(goal_of(f"goal.budget={named}").arguments(costs)["budget"]) == dict(budget)
+        scaled = goal_of(f"goal={{budget: {named}, sparsity: 0.97}}").arguments(costs)["budget"]
+        assert scaled.overall == pytest.approx(0.97, abs=1e-6)
     published = goal_of("goal.budget=resnet50/str-90.23").arguments(costs)["budget"]
     assert published.overall == pytest.approx(0.9023, abs=1e-3)
 
@@ -72,7 +74,7 @@ def test_a_budget_comes_from_a_file_a_run_folder_or_the_published_ones(tmp_path)
         (["goal={}"], "goal", "needs one of sparsity, params and flops (or a budget file), got none"),
         (["goal={params: 5, flops: 5}"], "goal", "got params and flops"),
         (["goal={budget: erk}"], "goal", "got none"),
-        (["goal={budget: my.json, sparsity: 0.5}"], "goal", "no effect with the budget my.json"),
+        (["goal={budget: my.json, sparsity: 0.5, params: 5}"], "goal", "one of sparsity, params and flops at most"),
         (["goal={flops: 5, scope: all}"], "goal", "scope all is for sparsity and params"),
         (["goal={sparsity: 0.5, budget: uniform, scope: all}"], "goal", "scope all is for sparsity and params"),
         (["goal={sparsity: 0.5, ramp: constant, end: 0.5}"], "goal", "end has no effect with a constant ramp"),

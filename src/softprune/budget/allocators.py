@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
@@ -64,7 +65,7 @@ def erk(profile: Profile, goal: Goal, *, dense: Sequence[str] = (), power: float
     free = _free(profile, goal, dense)
 
     def share(kept: float) -> Mapping[str, float]:
-        return _erk_densities(free, kept, power=power)
+        return _shared({t.name: (sum(t.shape) / t.params) ** power for t in free}, free, kept)
 
     if isinstance(goal, Sparsity):
         densities = share(sum(t.params - math.floor(goal.value * t.params) for t in free))
@@ -73,9 +74,48 @@ def erk(profile: Profile, goal: Goal, *, dense: Sequence[str] = (), power: float
     return _budget(profile, densities, f"erk, {goal}")
 
 
-def _erk_densities(tensors: Sequence[TensorCost], kept: float, *, power: float) -> dict[str, float]:
-    """Share ``kept`` weights over ``tensors`` by their raw probabilities, none above density 1."""
-    raw = {t.name: (sum(t.shape) / t.params) ** power for t in tensors}
+def scaled(profile: Profile, goal: Goal, *, like: Budget) -> Budget:
+    """The proportions of another budget, at a total of one's own.
+
+    density_l = min(1, c * like_l), with c set by the total. So a budget that was learnt at another sparsity, or on a
+    smaller network of the same family whose tensors have the same names, serves here.
+
+    Args:
+        profile: what the tensors cost.
+        goal: as in :func:`uniform`.
+        like: the budget to follow; it must name exactly the tensors of the profile.
+
+    Raises:
+        ValueError: if the names differ, or the tensors that it does not leave empty cannot hold the total.
+
+    Example:
+        >>> from softprune import Budget, Sparsity
+        >>> learnt = Budget.load("resnet50/str-95.03")
+        >>> budget = scaled(learnt.profile, Sparsity(0.9), like=learnt)
+        >>> round(budget.overall, 4), round(budget["conv1.weight"] / learnt["conv1.weight"], 3)
+        (0.9, 2.01)
+    """
+    Budget(dict(like)).validate(profile)  # the shapes may differ, the names not
+    free = [t for t in _free(profile, goal, ()) if like[t.name] > 0]
+    rest = replace(profile, tensors=tuple(free))
+
+    def share(kept: float) -> Mapping[str, float]:
+        return _shared({t.name: like[t.name] for t in free}, free, kept)
+
+    if isinstance(goal, Sparsity):
+        kept = goal.density * profile.params
+        if kept > rest.params:
+            raise ValueError(
+                f"{goal} keeps {kept:,.0f} weights, the tensors that {like.source} keeps have {rest.params:,}"
+            )
+        densities = share(kept)
+    else:
+        densities = _solve(rest, goal, free=free, share=share)
+    return _budget(profile, {name: densities.get(name, 0.0) for name in profile.names}, f"{like.source}, {goal}")
+
+
+def _shared(raw: Mapping[str, float], tensors: Sequence[TensorCost], kept: float) -> dict[str, float]:
+    """Share ``kept`` weights over ``tensors`` in proportion to ``raw``, none above density 1."""
     size = {t.name: t.params for t in tensors}
     open_ = dict(raw)
     while open_:

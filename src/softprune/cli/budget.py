@@ -69,18 +69,27 @@ def allocate(
     flops: Annotated[float | None, typer.Option(help="Multiply-adds to keep.")] = None,
     by: Annotated[Literal["uniform", "erk"], typer.Option(help="How to share it out.")] = "uniform",
     dense: Annotated[list[str] | None, typer.Option(help="Tensor or glob to keep dense; may be repeated.")] = None,
+    like: Annotated[
+        str | None, typer.Option(help="In place of --by: in the proportions of this budget, file or run folder.")
+    ] = None,
     shape: InputShape = None,
     out: Annotated[Path | None, typer.Option(help="Write the budget to this .json or .csv file.")] = None,
 ) -> None:
-    """Share a total out over the tensors of a network: the same density everywhere, or Erdos-Renyi-kernel (ERK)."""
-    from softprune import Flops, Params, Sparsity, erk, uniform
+    """Share a total out over the tensors of a network: the same density everywhere, Erdos-Renyi-kernel (ERK), or in the
+    proportions of another budget.
+    """
+    from softprune import Budget, Flops, Params, Sparsity, erk, scaled, uniform
 
     wishes = ((Sparsity, sparsity), (Params, params), (Flops, flops))
     goals: list[Any] = [kind(value) for kind, value in wishes if value is not None]
     if len(goals) != 1:
         raise ValueError(f"name one goal, --sparsity, --params or --flops; got {len(goals)}")
-    share = {"uniform": uniform, "erk": erk}[by]
-    budget = share(count(model, shape), goals[0], dense=tuple(dense or ()))
+    if like is not None and dense:
+        raise ValueError("--dense has no effect with --like, whose budget says what each tensor keeps")
+    if like is not None:
+        budget = scaled(count(model, shape), goals[0], like=Budget.load(like))
+    else:
+        budget = {"uniform": uniform, "erk": erk}[by](count(model, shape), goals[0], dense=tuple(dense or ()))
     print_budget(budget)
     if out is not None:
         budget.save(out)

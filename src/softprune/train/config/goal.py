@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
-from softprune.budget.allocators import erk, uniform
+from softprune.budget.allocators import erk, scaled, uniform
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.budget.goals import Flops, Goal, Params, Sparsity
@@ -27,7 +27,8 @@ class GoalConfig(Section):
     budget: str | None = Field(
         default=None,
         description="Which tensor keeps how much, for methods that do not find it themselves: uniform or erk for the "
-        "total above; or a budget file, a run folder, or a published budget, which say it all.",
+        "total above; or a budget file, a run folder, or a published budget, which say it all without a total, and "
+        "are scaled to it with one.",
     )
     ramp: Literal["cubic", "linear", "constant"] | None = Field(
         default=None,
@@ -53,10 +54,8 @@ class GoalConfig(Section):
         if self.allocates and len(totals) != 1:
             got = " and ".join(totals) or "none"
             raise ValueError(f"needs one of sparsity, params and flops (or a budget file), got {got}")
-        if not self.allocates and totals:
-            raise ValueError(
-                f"{totals[0]} has no effect with the budget {self.budget}, which says what every tensor keeps"
-            )
+        if not self.allocates and len(totals) > 1:
+            raise ValueError(f"takes one of sparsity, params and flops at most, got {' and '.join(totals)}")
         if self.scope != "managed" and (self.flops is not None or self.budget is not None):
             raise ValueError(f"scope {self.scope} is for sparsity and params without a budget; leave it out")
         if self.ramp == "constant":
@@ -75,7 +74,7 @@ class GoalConfig(Section):
 
     @property
     def allocates(self) -> bool:
-        """Whether a total is given, and not a whole budget."""
+        """Whether a total is needed, because there is no whole budget."""
         return self.budget in (None, "uniform", "erk")
 
     def total(self) -> Goal | None:
@@ -106,5 +105,7 @@ class GoalConfig(Section):
             return {"goal": goal, "schedule": self.schedule()}
         if goal is None:
             return {"budget": Budget.load(self.budget), "schedule": self.schedule()}
+        if not self.allocates:
+            return {"budget": scaled(profile, goal, like=Budget.load(self.budget)), "schedule": self.schedule()}
         allocate = uniform if self.budget == "uniform" else erk
         return {"budget": allocate(profile, goal), "schedule": self.schedule()}
