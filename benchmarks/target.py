@@ -7,7 +7,7 @@ there. The paper's mode has no target: its push is bisected on one seed, and eve
 and standard deviation, differences to STR with a goal paired by seed with 95 % intervals (Student's t), MACs, layers
 and the distance to the target in weights. Run:
 
-    python benchmarks/target.py --runs runs/target --hours 8 --workers 2 --out benchmarks/results/target
+    python benchmarks/target.py --networks cnn resnet --hours 8 --workers 2 --out benchmarks/results/target
 """
 
 from __future__ import annotations
@@ -15,111 +15,46 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 from cells import add_options, gap_text, make, markdown, paired, read_result, spread, spread_text, train_into, write
+from fashion import DENSE, GOAL, RECIPE, RUNS, Cell
 
-RECIPE = "fashion-mnist/dense"
 LEVELS = (0.98, 0.95, 0.90, 0.99)
-GOAL = "str goal"
 BISECTED = "str paper, bisected"
-# Level 0 is the dense network. Everything that a method adds to the common configuration.
-METHODS: dict[str, list[str]] = {
-    "dense": ["method=null"],
-    GOAL: ["method=str", "goal={level}"],
-    "gmp uniform": ["method=gmp", "goal={{sparsity: {level}, budget: uniform}}"],
-    "gmp global": ["method=gmp", "goal={level}"],
-    "st3": ["method=st3", "goal={level}"],
-    "str goal, global": ["method={{name: str, granularity: global}}", "goal={level}"],
-    "str goal, filter": ["method={{name: str, granularity: filter}}", "goal={level}"],
-    "str goal, weight": ["method={{name: str, granularity: weight}}", "goal={level}"],
-    BISECTED: ["method={{name: str, s_init: propose}}", "optimizer.threshold_decay=propose"],
-    # The same multiply-adds as the run of STR with a goal of this level and seed, or half of them.
-    "str flops goal": ["method=str", "goal={{flops: {macs}}}"],
-    "str flops goal, half": ["method=str", "goal={{flops: {half}}}"],
-    "gmp global, flops": ["method=gmp", "goal={{flops: {macs}}}"],
-    "gmp erk, flops": ["method=gmp", "goal={{flops: {macs}, budget: erk}}"],
-}
 MAIN = (GOAL, "gmp uniform", "gmp global", "st3")
 GRAINS = ("str goal, global", "str goal, filter", "str goal, weight")
 GRAIN_LEVEL, GRAIN_SEEDS = 0.95, 3
 EQUAL_MACS = ("str flops goal", "gmp global, flops", "gmp erk, flops", "str flops goal, half")
 EQUAL_LEVEL = 0.98
-# What every run has in common: fast on a CPU, and one evaluation, after the last step. Gradients are clipped as by the
-# authors of ST-3, without which its weights on the ResNet grow without bound.
-COMMON = ("channels_last=true", "evaluate_every=12", "checkpoint.keep=1", "threads=1", "clip_norm=3")
 # Bisection of log push: where it begins, when the sparsity is near enough, and the trials that it may take.
 PUSHES, NEAR, TRIALS = (4.0, 40.0), 0.001, 10
 
 
 @dataclass(frozen=True)
-class Network:
-    """A network, the images it learns from, and what is measured on it."""
+class Size:
+    """What is measured on a network."""
 
-    model: str
-    changes: tuple[str, ...]
     seeds: int
     levels: tuple[float, ...]
     extras: bool  # other granularities, and totals of multiply-adds
     minutes: float  # of one cell on one core, before any was measured
 
 
-NETWORKS = {
-    "cnn": Network("small_cnn", ("data.subset=10000", "epochs=12"), 5, LEVELS, extras=True, minutes=1.0),
-    "resnet": Network(
-        "target:small_resnet", ("data.subset=20000", "epochs=12"), 3, (0.98, 0.95), extras=False, minutes=4.0
-    ),
+SIZES = {
+    "cnn": Size(5, LEVELS, extras=True, minutes=1.0),
+    "resnet": Size(3, (0.98, 0.95), extras=False, minutes=4.0),
 }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run."""
-
-    network: str
-    method: str
-    level: float
-    seed: int
-
-    @property
-    def name(self) -> str:
-        words = [self.network, self.method, f"{100 * self.level:g}", f"seed{self.seed}"]
-        return "-".join(words).replace(", ", "-").replace(" ", "-")
-
-    @property
-    def rests_on(self) -> Cell | None:
-        """The run whose multiply-adds this one gets."""
-        return replace(self, method=GOAL) if self.method in EQUAL_MACS else None
-
-    def overrides(self, runs: Path) -> list[str]:
-        network, words = NETWORKS[self.network], {"level": self.level}
-        if self.rests_on is not None:
-            macs = read_result(runs / self.rests_on.name)["last"]["macs"]
-            words |= {"macs": round(macs), "half": round(macs / 2)}
-        method = [text.format(**words) for text in METHODS[self.method]]
-        return [f"model={network.model}", *network.changes, *COMMON, *method, f"seed={self.seed}"]
-
-
-def small_resnet() -> Any:
-    """ResNet20 for 28x28 images in one channel, which its stem halves: 268,048 weights, 8,467,136 multiply-adds."""
-    from torch import nn
-
-    from softprune.nn.resnet_cifar import resnet20
-
-    model = resnet20()
-    model.conv1 = nn.Conv2d(1, 16, 3, stride=2, padding=1, bias=False)
-    nn.init.kaiming_normal_(model.conv1.weight)
-    return model
 
 
 def cells(name: str) -> list[Cell]:
     """The runs of a network, so ordered that the first ones alone make a table: seed by seed, level by level."""
-    network, found = NETWORKS[name], []
+    network, found = SIZES[name], []
     for seed in range(network.seeds):
-        found.append(Cell(name, "dense", 0.0, seed))
+        found.append(Cell(name, DENSE, 0.0, seed))
         found += [Cell(name, method, level, seed) for level in network.levels for method in MAIN]
         if network.extras:
             found += [Cell(name, method, EQUAL_LEVEL, seed) for method in EQUAL_MACS]
@@ -171,7 +106,7 @@ def finished(options: argparse.Namespace, cell: Cell) -> bool:
 def estimate(options: argparse.Namespace, todo: list[Cell], waiting: list[Cell]) -> str:
     """How long the rest takes, from the cells that are done, or from experience."""
     minutes = 0.0
-    for name, network in NETWORKS.items():
+    for name, network in SIZES.items():
         done = [c for c in todo if c.network == name and c not in waiting]
         seconds = [read_result(home(options, c))["seconds"] for c in done]
         each = median(seconds) / 60 if seconds else network.minutes
@@ -258,12 +193,12 @@ def report(options: argparse.Namespace, todo: list[Cell]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, runs="runs/target")
-    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=["cnn"])
+    add_options(parser, runs=RUNS)
+    parser.add_argument("--networks", nargs="+", choices=list(SIZES), default=["cnn"])
     parser.add_argument("--seeds", type=int, help="at most this many")
     parser.add_argument("--levels", type=float, nargs="+", help="only these")
     options = parser.parse_intermixed_args()
-    everything = [cell for name in NETWORKS for cell in cells(name)]
+    everything = [cell for name in SIZES for cell in cells(name)]
     if options.cell:
         run_cell(options, next(c for c in everything if c.name == options.cell))
         return
