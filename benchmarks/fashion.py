@@ -6,11 +6,13 @@ same steps, order of data and optimizer for every method. Scripts that are given
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cells import read_result
+from cells import make, read_result, train_into
 from torch import nn
 
 from softprune.nn.resnet_cifar import resnet20
@@ -108,6 +110,36 @@ class Cell:
             words |= {"macs": round(macs), "half": round(macs / 2), **dict.fromkeys(_LEARNT_ON, folder)}
         method = [text.format(**words) for text in METHODS[self.method]]
         return [*NETWORKS[self.network], *COMMON, *method, f"seed={self.seed}"]
+
+
+def work(
+    options: argparse.Namespace, todo: list[Cell], report: Callable[[argparse.Namespace, list[Cell], list[Cell]], None]
+) -> None:
+    """Do what a script was asked for: make one cell, print the plan, or make all cells and tell of those that are done.
+
+    Args:
+        options: of the script.
+        todo: its cells.
+        report: is given the options, all cells and the finished ones.
+    """
+    if options.cell:
+        cell = next(c for c in todo if c.name == options.cell)
+        train_into(options.runs / cell.name, RECIPE, [*cell.overrides(options.runs), *options.change])
+        return
+
+    def finished(cell: Cell) -> bool:
+        return bool((options.runs / cell.name / "result.json").is_file())
+
+    waiting = [c for c in todo if not finished(c)]
+    # A cell takes about a minute of one core.
+    minutes = len(waiting) / options.workers
+    print(f"{len(todo) - len(waiting)} of {len(todo)} cells are done; the rest takes about {minutes:.0f} minutes")
+    if options.plan:
+        print("\n".join(f"{'open' if c in waiting else 'done'}  {c.name}" for c in todo))
+        return
+    if not options.report:
+        make(options, waiting, finished)
+    report(options, todo, [c for c in todo if finished(c)])
 
 
 def small_resnet() -> nn.Module:

@@ -17,8 +17,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cells import add_options, gap_text, make, markdown, paired, read_result, spread, spread_text, train_into, write
-from fashion import COMMON, DENSE, GOAL, METHODS, NETWORKS, RECIPE, RUNS, Cell
+from cells import add_options, gap_text, markdown, paired, read_result, spread, spread_text, write
+from fashion import COMMON, DENSE, GOAL, METHODS, NETWORKS, RECIPE, RUNS, Cell, work
 from racing import WARM_UP, race
 
 LEVELS = (0.90, 0.98)
@@ -185,28 +185,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help="at most this many")
     parser.add_argument("--cost", action="store_true", help="measure time and memory of a step, train nothing")
     options = parser.parse_intermixed_args()
-    todo = [cell for cell in cells() if cell.seed < options.seeds]
-    if options.cell:
-        cell = next(c for c in todo if c.name == options.cell)
-        train_into(options.runs / cell.name, RECIPE, [*cell.overrides(options.runs), *options.change])
-        return
     if options.cost:
         cost(options)
-        return
-
-    def finished(cell: Cell) -> bool:
-        return bool((options.runs / cell.name / "result.json").is_file())
-
-    waiting = [c for c in todo if not finished(c)]
-    if options.plan or not options.report:
-        minutes = len(waiting) / options.workers
-        print(f"{len(todo) - len(waiting)} of {len(todo)} cells are done; the rest takes about {minutes:.0f} minutes")
-    if options.plan:
-        print("\n".join(f"{'open' if c in waiting else 'done'}  {c.name}" for c in todo))
-        return
-    if not options.report:
-        make(options, waiting, finished)
-    report(options, todo, [c for c in todo if finished(c)])
+    else:
+        work(options, [cell for cell in cells() if cell.seed < options.seeds], report)
 
 
 if __name__ == "__main__":
