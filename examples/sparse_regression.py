@@ -16,7 +16,7 @@ were not searched. Run (a bit more than a minute of one core; --quick takes seco
 
     python examples/sparse_regression.py --seeds 20 --out benchmarks/results/sparse_regression.json
 
-With matplotlib installed a figure is written beside the numbers, as .svg; it is no dependency of softprune. Lasso and
+With matplotlib (`pip install "softprune[report]"`) a figure is written beside the numbers, as .svg. Lasso and
 matching pursuit are scikit-learn's (`pip install 'softprune[digits]'`).
 """
 
@@ -301,7 +301,7 @@ def draw(rows: list[dict], path: Path) -> None:
         axis.axvline(R * math.log(D), color="grey", linewidth=0.8)
     axes[1].legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
