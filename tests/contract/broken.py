@@ -69,6 +69,16 @@ class Gambler(Swap):
             target.raw.mul_(1.0 + 0.01 * torch.rand((), generator=self.dice))
 
 
+@dataclass(frozen=True)
+class Attentive(Swap):
+    """Does something only where hooks are heard."""
+
+    def after_step(self, ctx):
+        if ctx.optimizers[0]._optimizer_step_pre_hooks:
+            for target in ctx.targets:
+                target.raw.mul_(1.01)
+
+
 class Scaling(SolvedMask):
     """Computes something else when it is evaluated than what bake() writes."""
 
@@ -155,6 +165,7 @@ BROKEN = [
     (Restless(), "masks_change_on_time"),
     (Forgetful(), "training_resumes"),
     (Gambler(), "runs_repeat"),
+    (Attentive(), "explicit_calls_do_as_hooks"),
     (SharedMask(), "copies_are_independent"),
     (TwoFaced(), "bake_is_exact"),
     (Recompiled(), "nothing_compiles_again"),

@@ -84,6 +84,50 @@ def _pair(model, sparsifier):
     return muon, adamw
 
 
+def _explicit(model, sparsifier, *optimizers):
+    model.zero_grad()
+    model(torch.randn(16, 4)).square().mean().backward()
+    for optimizer in optimizers:
+        sparsifier.before_step(optimizer)
+        optimizer.step()
+        sparsifier.after_step(optimizer)
+
+
+def test_a_loop_may_say_itself_when_a_step_begins_and_ends():
+    states = []
+    for follow in (True, False):
+        torch.manual_seed(0)
+        model = _net()
+        sparsifier = sparsify(model, STR(s_init=-4.0))
+        weights, others = (
+            SGD(_weights(model) + _thresholds(model), lr=0.1, weight_decay=1e-2),
+            SGD(_others(model), lr=0.1),
+        )
+        sparsifier.attach(weights, others, total_steps=5, follow=follow)
+        for _ in range(5):
+            _step(model, weights, others) if follow else _explicit(model, sparsifier, weights, others)
+        assert sparsifier.step == 5
+        states.append(model.state_dict())
+    assert all(torch.equal(one, states[1][name]) for name, one in states[0].items())
+
+
+def test_explicit_calls_need_an_attachment_without_hooks_and_the_optimizer_that_steps():
+    model = _net()
+    sparsifier = sparsify(model, STR())
+    with pytest.raises(ValueError, match="no optimizer is attached"):
+        sparsifier.before_step()
+    optimizer = SGD(model.parameters(), lr=0.1, weight_decay=1e-2)
+    sparsifier.attach(optimizer, total_steps=5)
+    with pytest.raises(ValueError, match=r"followed by hooks already: attach\(..., follow=False\)"):
+        sparsifier.after_step()
+    sparsifier.detach()
+    sparsifier.attach(optimizer, total_steps=5, follow=False)
+    with pytest.raises(ValueError, match="say which of the 1 attached optimizers steps; got a AdamW"):
+        sparsifier.before_step(AdamW(model.parameters()))
+    _step(model, optimizer)
+    assert sparsifier.step == 0
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_two_optimizers_make_one_step_in_either_order(turned):
     model = _net()

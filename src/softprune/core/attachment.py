@@ -30,6 +30,7 @@ class Attachment:
 
     Attributes:
         optimizers: those that are followed.
+        follows: whether their hooks tell of a step; if not, `begin` and `end` do.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class Attachment:
         *,
         before: Callable[[float], None],
         after: Callable[[], None],
+        follow: bool,
     ) -> None:
         self.optimizers = tuple(optimizers)
+        self.follows = follow
         self._before, self._after = before, after
         thresholds = list(thresholds)
         remembered = [s for s in thresholds if s.numel() <= REMEMBERED]
@@ -53,7 +56,7 @@ class Attachment:
         self._inside: Optimizer | None = None
         self._handles = [
             handle
-            for optimizer in self.optimizers
+            for optimizer in (self.optimizers if follow else ())
             for handle in (
                 optimizer.register_step_pre_hook(self._on_pre),
                 optimizer.register_step_post_hook(self._on_post),
@@ -76,6 +79,24 @@ class Attachment:
     def detach(self) -> None:
         for handle in self._handles:
             handle.remove()
+
+    def begin(self, optimizer: Optimizer | None) -> None:
+        """What the hooks do before a step."""
+        self._on_pre(self._stepping(optimizer), (), {})
+
+    def end(self, optimizer: Optimizer | None) -> None:
+        """What the hooks do after a step."""
+        self._on_post(self._stepping(optimizer), (), {})
+
+    def _stepping(self, optimizer: Optimizer | None) -> Optimizer:
+        if self.follows:
+            raise ValueError("the optimizers are followed by hooks already: attach(..., follow=False) leaves it to you")
+        if optimizer is None and len(self.optimizers) == 1:
+            return self.optimizers[0]
+        if optimizer is None or optimizer not in self.optimizers:
+            got = "none" if optimizer is None else f"a {type(optimizer).__name__}"
+            raise ValueError(f"say which of the {len(self.optimizers)} attached optimizers steps; got {got}")
+        return optimizer
 
     # A compiled step must not have the hooks in its graph: their counters would make it compile again every time.
     @torch._disable_dynamo  # type: ignore[attr-defined,untyped-decorator]

@@ -111,6 +111,7 @@ class Sparsifier:
         threshold_decay: float | None = None,
         scheduler: Any = None,
         steps_per_scheduler_step: int = 1,
+        follow: bool = True,
     ) -> O | tuple[O, ...]:
         """Follow the steps of these optimizers; your loop stays as it is.
 
@@ -122,6 +123,8 @@ class Sparsifier:
             threshold_decay: decay of s, for optimizers that do not hold the thresholds yet.
             scheduler: the learning rate scheduler (or a callable from step to learning rate), for the forecast.
             steps_per_scheduler_step: optimizer steps between two scheduler steps.
+            follow: by hooks, so that nothing else is to be done. False is for loops that do not call the `step` of
+                these optimizers: there call `before_step` and `after_step` around each.
 
         Returns:
             The optimizer, or all of them.
@@ -144,8 +147,22 @@ class Sparsifier:
             plan = (total_steps, scheduler, steps_per_scheduler_step)
             self.forecast = outlook(self.targets, optimizers, *plan, done=self.step)
         self.total_steps = total_steps
-        self._attachment = Attachment(optimizers, thresholds, before=self._before_step, after=self._after_step)
+        self._attachment = Attachment(
+            optimizers, thresholds, before=self._before_step, after=self._after_step, follow=follow
+        )
         return optimizers[0] if len(optimizers) == 1 else optimizers
+
+    def before_step(self, optimizer: Optimizer | None = None) -> None:
+        """Say that a step begins, with the gradients in place; only after ``attach(..., follow=False)``.
+
+        Args:
+            optimizer: the one that steps; None where only one is attached.
+        """
+        self._attached().begin(optimizer)
+
+    def after_step(self, optimizer: Optimizer | None = None) -> None:
+        """Say that a step was made; only after ``attach(..., follow=False)``."""
+        self._attached().end(optimizer)
 
     def detach(self) -> None:
         """Stop following the optimizers, so that others can be attached. Steps that were made stay counted."""
@@ -309,6 +326,11 @@ class Sparsifier:
                 settle(target)
         if self.step % INSPECT_EVERY == 0 and not any(map(sharded, self.targets)):
             self._watch.report(find_collapse(self.targets))
+
+    def _attached(self) -> Attachment:
+        if self._attachment is None:
+            raise ValueError("no optimizer is attached: call attach(optimizer, total_steps=...) first")
+        return self._attachment
 
     def _refuse_finished(self) -> None:
         if not self.managed:

@@ -45,8 +45,8 @@ class Case:
         self.setting = setting
         self.timetable = timetable
 
-    def trial(self) -> Trial:
-        return Trial(self.method, self.setting)
+    def trial(self, *, follow: bool = True) -> Trial:
+        return Trial(self.method, self.setting, follow=follow)
 
     @cached_property
     def _watched(self) -> tuple[list[Frame], Trial]:

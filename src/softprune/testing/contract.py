@@ -12,6 +12,7 @@ from softprune.testing.life import (
     bake_is_exact,
     config_round_trips,
     copies_are_independent,
+    explicit_calls_do_as_hooks,
     runs_repeat,
     training_resumes,
 )
@@ -32,6 +33,7 @@ _ON_CASES: tuple[Callable[[Case], None], ...] = (
     masks_change_on_time,
     training_resumes,
     runs_repeat,
+    explicit_calls_do_as_hooks,
     copies_are_independent,
     bake_is_exact,
 )

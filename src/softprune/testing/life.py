@@ -63,6 +63,14 @@ def runs_repeat(case: Case) -> None:
     require(trial.sparsifier.variants.memories == memories, "no change in the memory after detach()", "one")
 
 
+def explicit_calls_do_as_hooks(case: Case) -> None:
+    """A loop that says itself when a step begins and ends gets the bits of one that is followed by hooks."""
+    trial, half = case.trial(follow=False), STEPS // 2
+    trial.train(half)
+    differ = unequal(trial.effective(), case.frames[half].effective)
+    require(not differ, f"the bits of {half} steps that hooks followed", f"others in {differ}")
+
+
 def copies_are_independent(case: Case) -> None:
     """A deep copy computes the same, shares no memory, and trains without the original."""
     original, network = case.finished.model, case.setting.network

@@ -68,8 +68,8 @@ def living(target: Target) -> Tensor:
 class Trial:
     """A training that can be stopped, saved and continued."""
 
-    def __init__(self, method: Method, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, method: Method, setting: Setting, *, follow: bool = True) -> None:
+        self.setting, self._follow = setting, follow
         self.model = setting.network.made()
         total: dict[str, Any] = {}
         if setting.total == "goal":
@@ -87,7 +87,7 @@ class Trial:
         groups = self.sparsifier.param_groups(weight_decay=1e-3)
         self.optimizer = OPTIMIZERS[setting.optimizer](groups)
         with quiet():
-            self.sparsifier.attach(self.optimizer, total_steps=STEPS)
+            self.sparsifier.attach(self.optimizer, total_steps=STEPS, follow=follow)
 
     def train(self, steps: int = 1) -> None:
         """Go on from the step that was reached."""
@@ -102,7 +102,15 @@ class Trial:
             torch.manual_seed(number)
             self.optimizer.zero_grad()
             F.cross_entropy(self.run(x), y).backward()
+            self._step()
+
+    def _step(self) -> None:
+        if self._follow:
             self.optimizer.step()
+            return
+        self.sparsifier.before_step()
+        self.optimizer.step()
+        self.sparsifier.after_step()
 
     def output(self) -> Tensor:
         """What the network says to inputs that it is not trained on."""
