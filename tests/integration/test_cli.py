@@ -12,8 +12,8 @@ from softprune import Budget, __version__
 from softprune.cli import app
 
 
-def run(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words), env={"COLUMNS": "160"})
+def run(*words: str, columns: int = 160) -> str:
+    result = CliRunner().invoke(app, list(words), env={"COLUMNS": str(columns)})
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -24,6 +24,15 @@ def test_help_teaches():
     assert "1,3,224,224" in run("profile", "--help")
     assert "(0, 1)" in run("budget", "allocate", "--help")
     assert run("--version").strip() == __version__
+
+
+@pytest.mark.parametrize("columns", [60, 80, 160])
+def test_methods_are_listed_at_any_width(columns):
+    lines = run("methods", columns=columns).splitlines()
+    (rigl,) = (line for line in lines if line.startswith("rigl "))
+    assert "given" in rigl and "budget" in rigl and "Evci et al. 2020" in rigl
+    assert {line.split()[0] for line in lines if line and line[0] != " "} >= {"str", "gmp", "dnw", "imp", "vd", "acdc"}
+    assert max(map(len, lines)) <= columns
 
 
 def test_profile_prints_the_totals_of_the_paper(tmp_path):

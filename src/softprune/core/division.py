@@ -8,6 +8,7 @@ import torch
 
 from softprune.budget.goals import Flops, Goal, Params
 from softprune.methods.base import Method, Target, Total, generator
+from softprune.methods.shares import share_out
 from softprune.methods.transforms import Transform
 
 
@@ -45,12 +46,8 @@ def divide(goal: Goal, sizes: Mapping[str, int]) -> dict[str, int]:
     total = min(goal.count, count) if isinstance(goal, Params) else goal.kept(count)
     if total < len(sizes):
         raise ValueError(f"{goal} keeps {total} weights, fewer than the {len(sizes)} tensors: ask for less sparsity")
-    exact = {name: total * size / count for name, size in sizes.items()}
-    kept = {name: max(1, int(value)) for name, value in exact.items()}
-    # The largest remainders are rounded up, and where the least of one has taken too many, the largest give.
-    for name in sorted(exact, key=lambda n: int(exact[n]) - exact[n]):
-        if sum(kept.values()) < total and kept[name] < sizes[name]:
-            kept[name] += 1
+    kept = {name: max(1, share) for name, share in share_out(total, sizes, sizes).items()}
+    # Where the least of one has taken too many, the largest give.
     while sum(kept.values()) > total:
         kept[max(kept, key=lambda n: kept[n])] -= 1
     return kept
