@@ -1,0 +1,1 @@
+"""Run folders in; figures, tables and one-file pages out. Works where torch is not installed."""
