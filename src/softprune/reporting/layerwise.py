@@ -146,4 +146,4 @@ def _kept(cost: TensorCost | None, sparsity: float) -> str:
 def _of_dense(cost: TensorCost | None, macs: float) -> str:
     if cost is None or not cost.macs or macs != macs:
         return ""
-    return f"{macs / cost.macs:.2%} of {cost.macs:,}"
+    return f"{macs / cost.macs * 100:.2f} % of {cost.macs:,}"

@@ -20,7 +20,7 @@ from softprune.reporting.rivals import rivals
 from softprune.reporting.run import Run, find_runs, read_run
 from softprune.reporting.summary import cards, headline
 
-TRAINING = ("training_loss", "accuracy", "sparsity")
+TRAINING = ("accuracy", "sparsity", "training_loss")
 THRESHOLDS = ("thresholds", "final_thresholds")
 
 

@@ -45,7 +45,7 @@ def _rival(name: str, own: Budget, profile: Profile) -> Budget:
         if not 0 < own.overall < 1:
             raise ValueError(f"{name} shares out the sparsity of a run, and this one has {own.overall:.2%}")
         made = _RULES[name](profile, Sparsity(own.overall))
-        return Budget(made.densities, profile, f"{name} ({own.overall:.2%})")
+        return Budget(made.densities, profile, f"{name} ({own.overall * 100:.2f} %)")
     other = Budget.load(name)
     if set(other) == set(profile.names):
         return Budget({tensor: other[tensor] for tensor in profile.names}, profile, name)

@@ -10,6 +10,7 @@ from softprune.reporting.naming import section
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 from softprune.reporting.sizes import checkpoint, dense_bytes, latency, packed_bytes, size_text
+from softprune.reporting.tabular import shown
 
 
 @dataclass(frozen=True)
@@ -31,15 +32,15 @@ class Card:
 
 def headline(run: Run) -> str:
     """The run in two or three sentences."""
-    what = f"{run.model or 'A network'} on {run.data or 'unknown data'}"
-    how = "trained dense" if run.method == "dense" else f"made sparse by {run.label}"
-    words = [f"{what}, {how}{f', asked for {run.goal}' if run.goal else ''}."]
+    what = f"The network {run.model or '(unknown)'} was trained on {run.data or 'unknown data'}"
+    how = "and left dense" if run.method == "dense" else f"and made sparse by the method {run.label}"
+    words = [f"{what} {how}{f'; asked for was {run.goal}' if run.goal else ''}."]
     if run.sparsity is not None:
         total = total_weights(run)
         of = f" of {total:,}" if total else ""
-        words.append(f"{run.sparsity:.2%} of its weights are zero, and {run.params or 0:,}{of} are left.")
+        words.append(f"{percent(run.sparsity)} of its weights are zero, and {run.params or 0:,}{of} are left.")
     if run.accuracy is not None:
-        words.append(f"{'Its' if run.finished else 'So far its'} test accuracy is {run.accuracy:.2%}.")
+        words.append(f"{'Its' if run.finished else 'So far its'} test accuracy is {percent(run.accuracy)}.")
     words.append(state(run))
     return " ".join(words)
 
@@ -54,6 +55,11 @@ def state(run: Run) -> str:
     seen = [value for row in (*run.steps, *run.epochs) if (value := known(row.get("epoch"))) is not None]
     of = f" of {round(epochs * length)}" if epochs else ""
     return f"The run is not finished: epoch {int(max(seen)) + 1}{of}." if seen else "The run has logged nothing yet."
+
+
+def percent(share: float) -> str:
+    """A fraction as percent with two decimals."""
+    return shown(share, "percent")
 
 
 def duration(seconds: float) -> str:
@@ -90,10 +96,10 @@ def _accuracy(run: Run) -> Iterator[Card]:
     expected = known(section(run.config, "expected").get("accuracy"))
     best = known(section(run.result, "best").get("accuracy"))
     words = [
-        f"expected {expected:.2%}" if expected is not None else "",
-        f"best epoch {best:.2%}" if best is not None else "",
+        f"expected {percent(expected)}" if expected is not None else "",
+        f"best epoch {percent(best)}" if best is not None else "",
     ]
-    yield Card("Test accuracy", f"{run.accuracy:.2%}", ", ".join(word for word in words if word))
+    yield Card("Test accuracy", percent(run.accuracy), ", ".join(word for word in words if word))
 
 
 def _target(run: Run) -> Iterator[Card]:
@@ -123,13 +129,12 @@ def _apart(difference: int, unit: str, wanted: int, *, finished: bool) -> str:
         return f"met to the {unit}"
     plural = "" if abs(difference) == 1 else "s"
     side = "more" if difference > 0 else "fewer"
-    share = f" ({abs(difference) / wanted:.2g} of it)" if abs(difference) > wanted / 100 and wanted else ""
-    return f"{'' if finished else 'so far '}{abs(difference):,} {unit}{plural} {side} than {wanted:,}{share}"
+    return f"{'' if finished else 'so far '}{abs(difference):,} {unit}{plural} {side} than {wanted:,}"
 
 
 def _sparsity(run: Run) -> Iterator[Card]:
     if run.sparsity is not None:
-        yield Card("Sparsity reached", f"{run.sparsity:.2%}", "of all managed weights are zero", 1 - run.sparsity)
+        yield Card("Sparsity reached", percent(run.sparsity), "of all managed weights are zero")
 
 
 def _weights(run: Run) -> Iterator[Card]:
@@ -146,7 +151,7 @@ def _macs(run: Run) -> Iterator[Card]:
     profile = run.budget.profile if run.budget else None
     dense = profile.total_macs() if profile is not None and profile.counted else None
     share = run.macs / dense if dense else None
-    more = f"of {dense:,} per input, {share:.2%}" if dense and share is not None else "per input"
+    more = f"of {dense:,} per input, {percent(share)}" if dense and share is not None else "per input"
     yield Card("Multiply-adds left", f"{run.macs:,}", more, share)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from softprune.reporting.chart import Axis, Chart, Series
 from softprune.reporting.svg.look import MARKERS, Look, looks
-from softprune.reporting.svg.plot import offsets, plot
+from softprune.reporting.svg.plot import marked, offsets, plot
 
 # Pictures for half a page, a whole line, and a narrow screen.
 _HALF, _WHOLE, _NARROW = (560, 340), (1120, 380), (400, 330)
-# More places than this need a whole line.
+# More places or series than this need a whole line.
 _FEW = 14
 # Data of more numbers than this is drawn once; narrow screens scroll it.
 _LARGE = 40_000
@@ -24,14 +24,14 @@ def figure(chart: Chart, *, wide: bool | None = None) -> str:
 
     Args:
         chart: what to draw.
-        wide: whether it takes a whole line; None decides by its places.
+        wide: whether it takes a whole line; None decides by its places and series.
 
     Returns:
         HTML in which all names of the chart are escaped. The style sheet and script of the base template give it
         colours, a legend that shows and hides, and tooltips.
     """
     if wide is None:
-        wide = len(chart.x.categories) > _FEW
+        wide = max(len(chart.x.categories), len(chart.series)) > _FEW
     name = escape(chart.name)
     small = sum(len(series.x) for series in chart.series) <= _LARGE
     width, height = _WHOLE if wide else _HALF
@@ -53,7 +53,7 @@ def figure(chart: Chart, *, wide: bool | None = None) -> str:
 def _legend(chart: Chart) -> str:
     looked = list(zip(chart.series, looks(chart.series), strict=True))
     many = len(looked) > _FEW
-    entries = "".join(_entry(at, series, look) for at, (series, look) in enumerate(looked))
+    entries = "".join(_entry(at, series, look, marks=marked(chart, series)) for at, (series, look) in enumerate(looked))
     both = '<button type="button" class="quiet all">all</button><button type="button" class="quiet none">none</button>'
     return (
         f'<div class="legend{" many" if many else ""}" role="group" aria-label="Legend: show or hide series">'
@@ -61,13 +61,13 @@ def _legend(chart: Chart) -> str:
     )
 
 
-def _entry(at: int, series: Series, look: Look) -> str:
-    drawn = {
-        "bars": '<path class="bars" d="M4,-5h14v10h-14z"/>',
-        "points": f'<path class="marks" d="M11,0{MARKERS[look.marker]}"/>',
-        "line": f'<path class="line" d="M0,0h22"/><path class="marks" d="M11,0{MARKERS[look.marker]}"/>',
-        "step": '<path class="line" d="M0,4h11v-8h11"/>',
-    }[series.mark]
+def _entry(at: int, series: Series, look: Look, *, marks: bool) -> str:
+    lines = {"bars": "", "points": "", "line": "M0,0h22", "step": "M0,4h11v-8h11"}
+    drawn = f'<path class="line" d="{lines[series.mark]}"/>' if lines[series.mark] else ""
+    if series.mark == "bars":
+        drawn = '<path class="bars" d="M4,-5h14v10h-14z"/>'
+    if marks:
+        drawn += f'<path class="marks" d="M11,0{MARKERS[look.marker]}"/>'
     return (
         f'<button type="button" class="entry" aria-pressed="true" data-series="{at}" '
         f'data-group="{escape(series.group or series.name)}">'

@@ -45,8 +45,8 @@ def framed(chart: Chart, width: int, height: int) -> Frame:
     bars = any(s.mark == "bars" for s in chart.series)
     y_low, y_high = fitted(chart.y, _reach(chart), zero=bars)
     y_probe = Scale(y_low, y_high, chart.y.scale == "log", height - 60, 14)
-    y_ticks = ticks(chart.y, y_probe, count=max(3, height // 60))
-    left = 26 + _CHARACTER * max((len(label) for _, label in y_ticks), default=1)
+    y_ticks = ticks(chart.y, y_probe, count=max(3, height // 48))
+    left = 33 + _CHARACTER * max((len(label) for _, label in y_ticks), default=1)
     x_probe = Scale(x_low, x_high, chart.x.scale == "log", left, width - 14)
     x_ticks, slanted = _below(chart.x, x_probe, chart)
     tallest = max((len(label) for _, label in x_ticks), default=0) * _CHARACTER * _SLANT

@@ -94,7 +94,7 @@ def _series(frame: Frame, chart: Chart, at: int, look: Look) -> str:
         parts.append(f'<path class="bars" d="{bars(points, base=base, width=max(room - 1, 1))}"/>')
     elif series.mark != "points":
         parts.append(f'<path class="line" d="{line(points, step=series.mark == "step")}"/>')
-    if series.mark == "points" or (series.mark == "line" and len(points) <= _MARKED and not _crowded(chart)):
+    if marked(chart, series):
         parts.append(f'<path class="marks" d="{markers(points, look.marker)}"/>')
     if series.spread:
         ends = [
@@ -105,5 +105,8 @@ def _series(frame: Frame, chart: Chart, at: int, look: Look) -> str:
     return "".join(parts) + "</g>"
 
 
-def _crowded(chart: Chart) -> bool:
-    return sum(len(s.x) for s in chart.series if s.mark == "line") > 20 * _MARKED
+def marked(chart: Chart, series: Series) -> bool:
+    """Whether its values have markers: points always, lines where there is room for them."""
+    crowded = sum(len(s.x) for s in chart.series if s.mark == "line") > 20 * _MARKED
+    sparse = len(series.x) <= _MARKED and not crowded and not series.faint
+    return series.mark == "points" or (series.mark == "line" and sparse)
