@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import budget, methods, model, sweep, training
+from softprune.cli import budget, methods, model, sweep, training, watch
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for command in (
     training.bake,
     methods.methods,
     model.profile,
+    watch.watch,
 ):
     app.command()(command)
 app.command("import-str")(model.import_str)
