@@ -72,12 +72,25 @@ def hyperparameter_sheets() -> list[Sheet]:
     return sheets
 
 
-def check_sheet(checks: Sequence[Check], *, name: str, title: str, how: str) -> Sheet:
-    """A list of checks."""
+def difference_sheet(checks: Sequence[Check]) -> Sheet:
+    """The checks that differ."""
     return Sheet(
-        name=name,
-        title=title,
-        how=how,
+        name="disagreements",
+        title="What differs",
+        how="Printed values that do not follow from the paper's own layers, from the rule it names, or from its other "
+        "tables. Where two tables are compared, the second value is the second table's.",
+        columns=("where", "which", "what", "printed", "ours", "reason"),
+        rows=tuple((c.place, c.row, c.quantity, c.printed, c.ours, c.reason) for c in checks if c.verdict == "differs"),
+    )
+
+
+def check_sheet(checks: Sequence[Check]) -> Sheet:
+    """All checks with their verdicts."""
+    return Sheet(
+        name="checks",
+        title="All values that were checked",
+        how="agrees: ours rounds to the printed digits. other count: it does when counted in the way that the reason "
+        "names. differs: it does not. not computable: from what is published.",
         columns=("where", "which", "what", "printed", "ours", "verdict", "reason"),
         rows=tuple((c.place, c.row, c.quantity, c.printed, c.ours, c.verdict, c.reason) for c in checks),
         marked=frozenset(i for i, c in enumerate(checks) if c.verdict == "differs"),

@@ -63,7 +63,7 @@ class _Row:
         density = 1 - float(sparsity) / 100
         others: list[tuple[float, str]] = []
         if RESULTS[self.number] == "resnet50":
-            others = [(_BASELINE_PARAMS * density, "with batch normalisation and a bias, 25.6M in all")]
+            others = [(_BASELINE_PARAMS * density, "of 25.6M")]
         if self.found.budget is not None:
             value, how, slack = float(self.found.budget.params), self.found.how, 0.0
         else:
@@ -77,8 +77,8 @@ class _Row:
         everything = self.profile.params + self.profile.other_params + CLASSES
         zeros = self.profile.params - budget.params
         others = [
-            (100 * zeros / everything, "with batch normalisation and a bias in the count"),
-            (100 * _of_pruned_layers(budget), "the dense layers left out of the count"),
+            (100 * zeros / everything, "with batch normalisation and a bias"),
+            (100 * _of_pruned_layers(budget), "of the layers that are pruned"),
         ]
         return self._check("sparsity", Printed(printed), 100 * budget.overall, how=self.found.how, others=others)
 
@@ -86,7 +86,7 @@ class _Row:
         budget = self.found.budget
         if budget is None:
             return Check(f"table {self.number}", self.name, "FLOPs", printed, "", "not computable", self.found.how)
-        others = [(float(budget.macs(pool=False)), "the average pool left out")]
+        others = [(float(budget.macs(pool=False)), "without the average pool")]
         return self._check("FLOPs", Printed(printed), float(budget.macs()), how=self.found.how, others=others)
 
     def _check(
@@ -104,7 +104,7 @@ class _Row:
         if not printed.fits(value, slack=slack):
             named = [(other, why) for other, why in others if printed.fits(other, slack=slack)]
             if named:
-                verdict, reason = "other count", f"{printed.like(named[0][0])}: {named[0][1]}"
+                verdict, reason = "other count", f"{printed.like(named[0][0])} {named[0][1]}"
             else:
                 verdict = "differs"
                 cut = "cut off, not rounded" if printed.cut(value) else "we know no reason"
