@@ -22,6 +22,9 @@ CHARTS: dict[str, Callable[[Sequence[Run]], Chart]] = {
 
 
 def tells_something(chart: Chart) -> bool:
-    """Whether there is anything to see: a value, and in a chart of thresholds one that is not 0."""
-    values = [y for series in chart.series if not series.faint for y in series.y if math.isfinite(y)]
+    """Whether there is anything to see: over time at least two values, and thresholds that are not all 0."""
+    found = [[y for y in series.y if math.isfinite(y)] for series in chart.series if not series.faint]
+    if not chart.x.categories and all(len(values) < 2 for values in found):
+        return False
+    values = [y for values in found for y in values]
     return any(values) if "threshold" in chart.y.label else bool(values)

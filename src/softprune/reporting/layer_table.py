@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from softprune.budget.budget import Budget
 from softprune.reporting.layerwise import last_densities, tensor_costs
 from softprune.reporting.run import Run
-from softprune.reporting.summary import total_weights
 from softprune.reporting.tabular import Column, Table, Value
 
 _COLUMNS = (
@@ -73,7 +72,6 @@ def run_table(runs: Sequence[Run]) -> Table:
         Column("accuracy", "percent", "on the test images, after the last evaluated epoch"),
         Column("sparsity", "percent", "share of all managed weights that are zero"),
         Column("weights left", "count"),
-        Column("of weights", "count"),
         Column("MACs left", "count", "multiply-adds of one forward pass"),
         Column("state"),
     )
@@ -86,7 +84,6 @@ def run_table(runs: Sequence[Run]) -> Table:
             run.accuracy,
             run.sparsity,
             run.params,
-            total_weights(run),
             run.macs,
             "finished" if run.finished else "not finished",
         )

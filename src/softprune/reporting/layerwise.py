@@ -21,10 +21,10 @@ def thresholds(runs: Sequence[Run]) -> Chart:
     series = []
     left_out = False
     for run, alone in named(runs, ""):
-        tensors = list(run.layers)
-        chosen = [tensors[round(k * (len(tensors) - 1) / max(each - 1, 1))] for k in range(each)]
-        some = dict.fromkeys(tensors if len(tensors) <= each else chosen)
-        left_out |= len(some) < len(tensors)
+        some = _some(list(run.layers), each)
+        if not some and alone:
+            series.append(Series(alone, (), ()))
+        left_out |= len(some) < len(run.layers)
         for tensor in some:
             rows = run.layers[tensor]
             name = f"{alone}: {tensor}" if alone else tensor
@@ -39,6 +39,12 @@ def thresholds(runs: Sequence[Run]) -> Chart:
         y=Axis("threshold"),
         series=tuple(series),
     )
+
+
+def _some(tensors: list[str], most: int) -> list[str]:
+    if len(tensors) <= most:
+        return tensors
+    return [tensors[round(k * (len(tensors) - 1) / max(most - 1, 1))] for k in range(most)]
 
 
 def final_thresholds(runs: Sequence[Run]) -> Chart:
@@ -125,10 +131,14 @@ def _by_layer(
     tensors: Sequence[str],
     notes: Callable[[str, float], str] = lambda tensor, value: "",
 ) -> Chart:
-    rows = [(label, values) for label, values in found if values]
+    rows = list(found)
     places = tuple(map(float, range(len(tensors))))
     series = []
     for label, values in rows:
+        if not values:
+            # Its place, and so its colour, stays: a run looks the same in all charts.
+            series.append(Series(label, (), ()))
+            continue
         ys = tuple(values.get(tensor, NAN) for tensor in tensors)
         texts = tuple(notes(tensor, value) for tensor, value in zip(tensors, ys, strict=True))
         # One series alone is easier to read as bars; several would be a fence.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from softprune.reporting.svg import figure
+from softprune.reporting.svg import figure, figures
 from softprune.reporting.tabular import table_html
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def _environment() -> Environment:
     # Strict: a value that a template misses is an error here, not a hole in the page.
     made = Environment(autoescape=True, undefined=StrictUndefined, loader=FunctionLoader(_source), trim_blocks=True)
     made.filters["figure"] = lambda chart, wide=None: Markup(figure(chart, wide=wide))
+    made.filters["figures"] = lambda charts: Markup(figures(charts))
     made.filters["table"] = lambda table: Markup(table_html(table))
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from softprune.budget.allocators import erk, uniform
 from softprune.budget.budget import Budget
@@ -23,7 +24,7 @@ def rivals(names: Iterable[str], runs: Sequence[Run]) -> list[Budget]:
         runs: the first that has a budget says which network it is.
 
     Returns:
-        budgets whose ``source`` is the name.
+        budgets whose ``source`` is the name; of a path its last part.
 
     Raises:
         ValueError: naming a budget that is of another network.
@@ -47,13 +48,14 @@ def _rival(name: str, own: Budget, profile: Profile) -> Budget:
         made = _RULES[name](profile, Sparsity(own.overall))
         return Budget(made.densities, profile, f"{name} ({own.overall * 100:.2f} %)")
     other = Budget.load(name)
+    label = Path(name).resolve().name if Path(name).exists() else name
     if set(other) == set(profile.names):
-        return Budget({tensor: other[tensor] for tensor in profile.names}, profile, name)
+        return Budget({tensor: other[tensor] for tensor in profile.names}, profile, label)
     # The same network under other names: as many tensors, of the same sizes, in the same order.
     sizes = [math.prod(t.shape) for t in other.profile] if other.profile else []
     if other.profile and sizes == [t.params for t in profile]:
         pairs = zip(profile.names, other.profile.names, strict=True)
-        return Budget({mine: other[theirs] for mine, theirs in pairs}, profile, name)
+        return Budget({mine: other[theirs] for mine, theirs in pairs}, profile, label)
     missing = next((tensor for tensor in profile.names if tensor not in other), "")
     raise ValueError(
         f"the budget {name} is of another network: it has {len(other)} tensors, the run {len(profile)}"

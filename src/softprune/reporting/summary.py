@@ -10,7 +10,10 @@ from softprune.reporting.naming import section
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 from softprune.reporting.sizes import checkpoint, dense_bytes, latency, packed_bytes, size_text
+from softprune.reporting.svg.scale import short
 from softprune.reporting.tabular import shown
+
+LONG = 10**7
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,9 @@ def cards(run: Run) -> list[Card]:
 def _accuracy(run: Run) -> Iterator[Card]:
     if run.accuracy is None:
         return
-    expected = known(section(run.config, "expected").get("accuracy"))
     best = known(section(run.result, "best").get("accuracy"))
-    words = [
-        f"expected {percent(expected)}" if expected is not None else "",
-        f"best epoch {percent(best)}" if best is not None else "",
-    ]
-    yield Card("Test accuracy", percent(run.accuracy), ", ".join(word for word in words if word))
+    more = f"after the last epoch; best epoch {percent(best)}" if best is not None else "after the last evaluated epoch"
+    yield Card("Test accuracy", percent(run.accuracy), more)
 
 
 def _target(run: Run) -> Iterator[Card]:
@@ -138,21 +137,24 @@ def _sparsity(run: Run) -> Iterator[Card]:
 
 
 def _weights(run: Run) -> Iterator[Card]:
-    total = total_weights(run)
     if run.params is not None:
-        yield Card(
-            "Weights left", f"{run.params:,}", f"of {total:,}" if total else "", run.params / total if total else None
-        )
+        yield _left("Weights left", run.params, total_weights(run), "")
 
 
 def _macs(run: Run) -> Iterator[Card]:
-    if run.macs is None:
-        return
-    profile = run.budget.profile if run.budget else None
-    dense = profile.total_macs() if profile is not None and profile.counted else None
-    share = run.macs / dense if dense else None
-    more = f"of {dense:,} per input, {percent(share)}" if dense and share is not None else "per input"
-    yield Card("Multiply-adds left", f"{run.macs:,}", more, share)
+    if run.macs is not None:
+        profile = run.budget.profile if run.budget else None
+        dense = profile.total_macs() if profile is not None and profile.counted else None
+        yield _left("Multiply-adds left", run.macs, dense, " per input")
+
+
+def _left(name: str, left: int, dense: int | None, per: str) -> Card:
+    # A number of many digits is read by its size first.
+    brief = left < LONG
+    exact = "" if brief else f"{left:,} "
+    share = left / dense if dense else None
+    more = f"{exact}of {dense:,}{per}, {percent(share)}" if dense and share is not None else f"{exact}{per}"
+    return Card(name, f"{left:,}" if brief else short(float(f"{left:.4g}")), more.strip(), share)
 
 
 def _sizes(run: Run) -> Iterator[Card]:

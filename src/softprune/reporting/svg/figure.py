@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -31,7 +32,7 @@ def figure(chart: Chart, *, wide: bool | None = None) -> str:
         colours, a legend that shows and hides, and tooltips.
     """
     if wide is None:
-        wide = max(len(chart.x.categories), len(chart.series)) > _FEW
+        wide = needs_line(chart)
     name = escape(chart.name)
     small = sum(len(series.x) for series in chart.series) <= _LARGE
     width, height = _WHOLE if wide else _HALF
@@ -50,10 +51,23 @@ def figure(chart: Chart, *, wide: bool | None = None) -> str:
     )
 
 
+def figures(charts: Sequence[Chart]) -> str:
+    """Charts for a grid of two columns: one that would be alone in its line takes the whole of it."""
+    halves = [chart.name for chart in charts if not needs_line(chart)]
+    alone = halves[-1] if len(halves) % 2 else None
+    return "".join(figure(chart, wide=True if chart.name == alone else None) for chart in charts)
+
+
+def needs_line(chart: Chart) -> bool:
+    """Whether half a line is too narrow for it."""
+    return max(len(chart.x.categories), len(chart.series)) > _FEW
+
+
 def _legend(chart: Chart) -> str:
-    looked = list(zip(chart.series, looks(chart.series), strict=True))
+    # A series without values has its colour, so that the others have theirs in all charts, but no entry.
+    looked = [(at, s, look) for at, (s, look) in enumerate(zip(chart.series, looks(chart.series), strict=True)) if s.x]
     many = len(looked) > _FEW
-    entries = "".join(_entry(at, series, look, marks=marked(chart, series)) for at, (series, look) in enumerate(looked))
+    entries = "".join(_entry(at, series, look, marks=marked(chart, series)) for at, series, look in looked)
     both = '<button type="button" class="quiet all">all</button><button type="button" class="quiet none">none</button>'
     return (
         f'<div class="legend{" many" if many else ""}" role="group" aria-label="Legend: show or hide series">'
