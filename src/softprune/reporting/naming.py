@@ -12,7 +12,6 @@ from softprune.reporting.reading import known
 _GOAL_OPTIONAL = ("str", "autosparse", "vd")
 # Where a method ranks all weights together unless it is given a budget, and both are usual.
 _GLOBAL = ("gmp",)
-_ALLOCATED = ("uniform", "erk")
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -49,10 +48,10 @@ def label(config: Mapping[str, Any]) -> str:
     budget = str(goal.get("budget") or "")
     words = name
     if budget:
-        words += f" {budget if budget in _ALLOCATED else PurePath(budget).stem or budget}"
-    elif goal and name in _GLOBAL:
+        words += f" {PurePath(budget).name.removesuffix('.json').removesuffix('.csv') or budget}"
+    elif config.get("goal") is not None and name in _GLOBAL:
         words += " global"
-    elif goal and name in _GOAL_OPTIONAL:
+    elif config.get("goal") is not None and name in _GOAL_OPTIONAL:
         words += " goal"
     more = [
         str(method["granularity"]) if method.get("granularity") not in (None, "tensor") else "",

@@ -60,14 +60,17 @@ def fitted(axis: Axis, values: Iterable[float], *, zero: bool = False) -> tuple[
     low, high = (min(seen), max(seen)) if seen else ((1.0, 10.0) if log else (0.0, 1.0))
     if zero and not log:
         low, high = min(low, 0.0), max(high, 0.0)
-    wide_low, wide_high = (low / 1.15, high * 1.15) if log else _padded(low, high)
+    # No axis begins where numbers lose their digits.
+    wide_low, wide_high = (max(low, 1e-300) / 1.15, max(high, 1e-300) * 1.15) if log else _padded(low, high)
     if not log and low >= 0 > wide_low:
         wide_low = 0.0
     if axis.percent and not log and high <= 1 < wide_high:
         wide_high = 1.0
     bottom = wide_low if axis.low is None or (log and axis.low <= 0) else axis.low
     top = wide_high if axis.high is None or (log and axis.high <= 0) else axis.high
-    return (bottom, top) if bottom < top else _padded(*sorted((bottom, top)))
+    if bottom < top:
+        return bottom, top
+    return (top / 2, bottom * 2) if log else _padded(top, bottom)
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:
