@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import budget, methods, model, sweep, training, watch
+from softprune.cli import budget, compare, methods, model, sweep, training, watch
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ for command in (
     methods.methods,
     model.profile,
     watch.watch,
+    compare.compare,
 ):
     app.command()(command)
 app.command("import-str")(model.import_str)

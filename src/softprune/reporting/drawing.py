@@ -53,8 +53,10 @@ def drawn(chart: Chart) -> Drawing:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=TEXT - 1)
-    if len(handles) > 1:
-        _add_legend(figure, handles, beside=many)
+    # A series without values has its colour, so that the others have theirs in all charts, but no entry.
+    listed = [handle for handle, series in zip(handles, chart.series, strict=True) if series.x]
+    if len(listed) > 1:
+        _add_legend(figure, listed, beside=many)
     return figure
 
 
