@@ -39,13 +39,12 @@ def paper(
 
 
 def _print(edition: Edition) -> None:
+    from softprune.reporting.paper.check import disagreements
     from softprune.reporting.paper.contents import contents
 
     console.print(_left_aligned(("", "shows", "made how", "result"), contents(edition)))
     console.print()
-    differing = [
-        (c.place, c.row, c.quantity, c.printed, c.ours, c.reason) for c in edition.checks if c.verdict == "differs"
-    ]
+    differing = [(c.place, c.row, c.quantity, c.printed, c.ours, c.reason) for c in disagreements(edition.checks)]
     console.print(_left_aligned(("where", "which", "what", "printed", "ours", "reason"), differing))
     counts = ", ".join(f"{number} {verdict}" for verdict, number in edition.counts().items())
     console.print(f"\n{sum(edition.counts().values())} values checked: {counts}.", highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +33,6 @@ class Check:
     reason: str
 
 
-def disagreements(checks: list[Check]) -> list[Check]:
+def disagreements(checks: Iterable[Check]) -> list[Check]:
     """Those that differ, in the same order."""
     return [check for check in checks if check.verdict == "differs"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from softprune.reporting.paper.check import Check
+from softprune.reporting.paper.check import Check, disagreements
 from softprune.reporting.paper.low_rank import matrix_params, size_reduction
 from softprune.reporting.paper.published_table import published_table
 from softprune.reporting.paper.sheet import Sheet
@@ -80,7 +80,7 @@ def difference_sheet(checks: Sequence[Check]) -> Sheet:
         how="Printed values that do not follow from the paper's own layers, from the rule it names, or from its other "
         "tables. Where two tables are compared, the second value is the second table's.",
         columns=("where", "which", "what", "printed", "ours", "reason"),
-        rows=tuple((c.place, c.row, c.quantity, c.printed, c.ours, c.reason) for c in checks if c.verdict == "differs"),
+        rows=tuple((c.place, c.row, c.quantity, c.printed, c.ours, c.reason) for c in disagreements(checks)),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,8 @@ from softprune.reporting.run import Run, find_runs, read_run
 
 # Figures of the paper that a run has its own of: number -> name of the chart in softprune.reporting.charts.
 LIKE = {1: "thresholds", 2: "sparsity", 3: "final_thresholds", 6: "layer_sparsity", 7: "layer_macs"}
+
+EXAMPLES = 7  # runs in one chart of curves or layers: as many as there are colours
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,17 @@ def _groups(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
 
 
 def _charts(runs: Sequence[Run], number: int) -> list[Chart]:
-    from softprune.reporting.charts import CHARTS
+    from softprune.reporting.charts import CHARTS, tells_something
 
     what = f"{runs[0].model} on {runs[0].data}"
-    made = [(figure, CHARTS[name](runs)) for figure, name in LIKE.items()]
-    made += [(4, _frontier(runs, lambda run: run.sparsity, Axis("sparsity", percent=True)))]
-    made += [(5, _frontier(runs, _million_macs, Axis("million multiply-adds", scale="log")))]
+    shown = _examples(runs)
+    made = [(figure, _told(CHARTS[name](shown), shown, runs)) for figure, name in LIKE.items()] if shown else []
+    made = [(figure, chart) for figure, chart in made if tells_something(chart)]
+    frontiers = (
+        (4, _frontier(runs, lambda run: run.sparsity, Axis("sparsity", percent=True))),
+        (5, _frontier(runs, _million_macs, Axis("million multiply-adds", scale="log"))),
+    )
+    made += [(figure, chart) for figure, chart in frontiers if chart.series]
     return [
         replace(
             chart,
@@ -72,8 +78,23 @@ def _charts(runs: Sequence[Run], number: int) -> list[Chart]:
             title=f"Ours, like figure {figure}: {chart.title}, {what}",
         )
         for figure, chart in sorted(made, key=lambda pair: pair[0])
-        if any(math.isfinite(y) for series in chart.series for y in series.y)
     ]
+
+
+def _examples(runs: Sequence[Run]) -> list[Run]:
+    """One run for each method, so that curves and layers of many runs do not hide each other."""
+    found: dict[str, Run] = {}
+    for run in sorted(runs, key=lambda run: not run.finished):
+        if run.method != "dense" and run.layers:
+            found.setdefault(run.label, run)
+    return list(found.values())[:EXAMPLES]
+
+
+def _told(chart: Chart, shown: Sequence[Run], runs: Sequence[Run]) -> Chart:
+    if len(shown) == len(runs):
+        return chart
+    names = ", ".join(run.name for run in shown)
+    return replace(chart, caption=f"{chart.caption} {len(shown)} of {len(runs)} runs, one for each method: {names}.")
 
 
 def _million_macs(run: Run) -> float | None:
@@ -81,15 +102,15 @@ def _million_macs(run: Run) -> float | None:
 
 
 def _frontier(runs: Sequence[Run], place: Callable[[Run], float | None], axis: Axis) -> Chart:
-    points: dict[str, list[tuple[float, float, str]]] = {}
+    points: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
     for run in runs:
         x = place(run)
         if x is not None and run.accuracy is not None and run.finished and run.method != "dense":
-            points.setdefault(run.label, []).append((x, run.accuracy, run.name))
+            points.setdefault((run.method, run.label), []).append((x, run.accuracy, run.name))
     series = []
-    for label, found in points.items():
+    for (method, label), found in points.items():
         places, accuracies, names = zip(*sorted(found), strict=True)
-        series.append(Series(label, places, accuracies, mark="points", notes=names))
+        series.append(Series(label, places, accuracies, mark="points", notes=names, group=method))
     return Chart(
         name="accuracy",
         title=f"Accuracy against {axis.label.removeprefix('million ')}",
