@@ -80,7 +80,7 @@ def test_a_budget_of_another_network_is_refused_by_name(run: Run) -> None:
 def test_budgets_need_a_run_that_knows_its_layers(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "budget.json").unlink()
-    with pytest.raises(ValueError, match="no budget.json tells the layers"):
+    with pytest.raises(ValueError, match=r"no budget\.json tells the layers"):
         rivals(["uniform"], [read_run(folder)])
 
 

@@ -114,7 +114,7 @@ softprune.read = (figure, event) => {
   if (!moves[event.key] || !open.length) return;
   event.preventDefault();
   const [across, along] = moves[event.key];
-  let { index, at } = figure.reading ?? { index: open[0], at: -along };
+  let { index, at } = figure.reading ?? { index: open[0], at: along > 0 ? -1 : 0 };
   const turn = open.includes(index) ? open.indexOf(index) : 0;
   index = open[(turn + across + open.length) % open.length];
   at = Math.min(Math.max(at + along, 0), values.series[index].x.length - 1);
