@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from softprune.reporting.paper.edition import paper_edition
-from softprune.reporting.paper.paper_page import save_page
+from softprune.reporting.paper.output import write_edition
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -28,7 +28,9 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    return save_page(paper_edition(), tmp_path_factory.mktemp("page") / "paper.html")
+    path = tmp_path_factory.mktemp("page") / "paper.html"
+    write_edition(paper_edition(), out=path)
+    return path
 
 
 @pytest.fixture

@@ -83,6 +83,16 @@ def test_places_that_cannot_be_written_are_refused_first(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "softprune.reporting.drawing", raising=False)
+    for name in [name for name in sys.modules if name.startswith("matplotlib.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match="report"):
+        write_edition(paper_edition(), out=tmp_path / "p.html", figures=tmp_path / "f", tables=tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_command(tmp_path):
     write_run(tmp_path / "run", method="str", density=0.1)
     words = ["-o", str(tmp_path / "p.html"), "--ours", str(tmp_path / "run")]

@@ -83,6 +83,4 @@ def _budgets(network: str, others: dict[str, Budget] | None) -> dict[str, Budget
 def _series(name: str, budget: Budget, values: list[float]) -> Series:
     total = f"{name}: {budget.overall:.2%} of all weights are zero, {budget.macs() / 1e6:.1f}M multiply-adds"
     places = tuple(float(i) for i in range(len(values)))
-    return Series(
-        name, places, tuple(values), mark="step" if name == "Uniform" else "line", notes=(total,) * len(values)
-    )
+    return Series(name, places, tuple(values), notes=(total,) * len(values))

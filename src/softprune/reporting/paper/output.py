@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from softprune.budget.files import write_text
 from softprune.reporting.paper.edition import Edition
 from softprune.reporting.paper.sheet import save_sheets
 
@@ -27,21 +28,23 @@ def write_edition(
         ImportError: without jinja2 for the page or matplotlib for the figures.
     """
     _require(out, figures, tables)
-    written = []
-    if out is not None:
-        from softprune.reporting.paper.paper_page import save_page
-
-        written.append(save_page(edition, out))
+    # A package that is missing is noticed before the first file is written: the page is made, then figures are drawn.
+    page = "" if out is None else _page(edition)
     if figures is not None:
         from softprune.reporting.plot import save_figures
 
-        figures.mkdir(parents=True, exist_ok=True)
         save_figures(edition.all_charts(), figures)
-        written.append(figures)
+    if out is not None:
+        write_text(out, page)
     if tables is not None:
         save_sheets(edition.all_sheets(), tables)
-        written.append(tables)
-    return written
+    return [path for path in (out, figures, tables) if path is not None]
+
+
+def _page(edition: Edition) -> str:
+    from softprune.reporting.paper.paper_page import paper_page
+
+    return paper_page(edition)
 
 
 def _require(out: Path | None, figures: Path | None, tables: Path | None) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from softprune.budget.files import write_text
 from softprune.reporting.page import render
 from softprune.reporting.paper.contents import contents
 from softprune.reporting.paper.edition import PAPER, VERDICTS, Edition
@@ -46,11 +43,6 @@ def paper_page(edition: Edition) -> str:
         ours=edition.ours,
         ours_sheets=[(sheet, as_table(sheet)) for sheet in (edition.ours.sheets if edition.ours else ())],
     )
-
-
-def save_page(edition: Edition, path: Path) -> Path:
-    """Write the page to a file, whole or not at all."""
-    return write_text(path, paper_page(edition))
 
 
 def as_table(sheet: Sheet) -> Table:
