@@ -80,7 +80,9 @@ def _below(axis: Axis, scale: Scale, chart: Chart) -> tuple[list[tuple[float, st
     names = short_names(axis.categories)
     if max(map(len, names)) * _CHARACTER + 8 <= length / len(names):
         return [(float(at), name) for at, name in enumerate(names)], False
-    chosen = spread_out(len(names), room=int(length / 15))
+    # As close as slanted lines of text can be; names of which some are left out anyway have more room.
+    closest, loose = int(length / 15), int(length / 30)
+    chosen = spread_out(len(names), room=closest if len(names) <= closest else loose)
     return [(float(at), names[at]) for at in chosen], True
 
 
