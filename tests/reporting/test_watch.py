@@ -85,6 +85,14 @@ def test_a_tail_of_bytes_that_are_no_text_goes_on(tmp_path):
     assert Tail(tmp_path / "lines").read()[0] == ["\ufffd\ufffd", "next"]
 
 
+def test_a_long_file_is_read_to_its_end_in_parts(folder, monkeypatch):
+    monkeypatch.setattr("softprune.reporting.tail.MOST_BYTES", 64)
+    append(folder / "metrics.jsonl", "".join(step(n, 0, 1.0 / n) for n in range(1, 101)))
+    run = WatchedRun(folder)
+    run.look()
+    assert (run.step, len(run.losses)) == (100, 100)
+
+
 def test_progress_is_known_before_the_first_evaluation(folder):
     run = WatchedRun(folder)
     append(folder / "metrics.jsonl", step(50, 0, 1.0))

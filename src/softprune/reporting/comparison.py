@@ -132,13 +132,10 @@ def _summary(section: Section) -> str:
     there = {} if level is None else at_level(section, level)
     if level is None or len(there) < 2:
         return words
-    best = max(there.values(), key=lambda group: group.accuracy.mean)
+    best, second = sorted(there.values(), key=lambda group: group.accuracy.mean, reverse=True)[:2]
     words += f" At {round(100 * level, 4):g} % sparsity {best.label} has the highest mean of {len(there)} methods"
-    words += f": {best.accuracy.mean:.2%}"
-    if dense is None:
-        return f"{words}."
-    gap = 100 * (best.accuracy.mean - dense.accuracy.mean)
-    return f"{words}, {abs(gap):.2f} points {'below' if gap < 0 else 'above'} the dense network."
+    words += f", {best.accuracy.mean:.2%}; {second.label} follows with {second.accuracy.mean:.2%}"
+    return f"{words}." if dense is None else f"{words}, and the dense network has {dense.accuracy.mean:.2%}."
 
 
 def _number(count: int, what: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# Read at one look at most, so that a file of gigabytes does not fill the memory; the rest comes with the next looks.
+# Read at once at most, so that a file of gigabytes does not fill the memory.
 MOST_BYTES = 16 << 20
 
 
@@ -15,6 +15,9 @@ class Tail:
     Args:
         path: of the file.
 
+    Attributes:
+        behind: whether the last read has left something for the next one.
+
     Example:
         tail = Tail(Path("runs/a/metrics.jsonl"))
         lines, anew = tail.read()  # all of it
@@ -23,6 +26,7 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.behind = False
         self._place = 0
         self._file: tuple[int, int] | None = None
         self._part = b""
@@ -40,7 +44,9 @@ class Tail:
                 file.seek(self._place)
                 data = file.read(MOST_BYTES)
         except OSError:  # not there yet, or just being replaced: the next look tells
+            self.behind = False
             return [], False
+        self.behind = len(data) == MOST_BYTES
         self._place += len(data)
         *lines, self._part = (self._part + data).split(b"\n")
         return [line.decode("utf-8", errors="replace").rstrip("\r") for line in lines], anew

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,17 @@ class WatchedRun:
         if not self.result:
             self.result = read_object(self.path / "result.json", [], optional=True)
         # The metrics after the result: a run that is finished has written them before.
-        lines, anew = self._metrics.read()
-        if anew:  # the run was continued from a checkpoint and has forgotten what came after it
-            self._forget_metrics()
-        for line in lines:
-            self._add_metrics(line)
-        lines, anew = self._table.read()
-        if anew:
-            self._forget_layers()
-        self._add_layers(lines)
+        self._read(self._metrics, self._forget_metrics, self._add_metrics)
+        self._read(self._table, self._forget_layers, self._add_layers)
+
+    def _read(self, tail: Tail, forget: Callable[[], None], add: Callable[[Sequence[str]], None]) -> None:
+        while True:
+            lines, anew = tail.read()
+            if anew:  # the run was continued from a checkpoint and has forgotten what came after it
+                forget()
+            add(lines)
+            if not tail.behind:
+                return
 
     @property
     def finished(self) -> bool:
@@ -130,7 +132,11 @@ class WatchedRun:
         self.densities: dict[str, deque[float]] = {}
         self._columns: Sequence[str] = ()
 
-    def _add_metrics(self, line: str) -> None:
+    def _add_metrics(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._add_row(line)
+
+    def _add_row(self, line: str) -> None:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
