@@ -102,6 +102,14 @@ def test_where_and_how_a_run_was_made_does_not_matter(tmp_path):
     assert len(group.runs) == 2
 
 
+def test_means_over_different_seeds_are_told(tmp_path):
+    write_outcome(tmp_path / "a")
+    write_outcome(tmp_path / "b", seed=1)
+    write_outcome(tmp_path / "c", method="gmp")
+    (note,) = only(tmp_path).notes
+    assert "The groups have 1 to 2 runs" in note
+
+
 def test_a_repeated_seed_counts_once(tmp_path):
     write_outcome(tmp_path / "a", accuracy=0.9)
     write_outcome(tmp_path / "b", accuracy=0.5)

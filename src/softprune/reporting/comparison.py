@@ -10,7 +10,8 @@ from typing import Any
 from softprune.budget.files import write_text
 from softprune.reporting.chart import Chart
 from softprune.reporting.frontier import cost_frontier, level_budgets, shared_level, sparsity_frontier
-from softprune.reporting.grouping import DENSE, Section, sections
+from softprune.reporting.group import DENSE, Section
+from softprune.reporting.grouping import sections
 from softprune.reporting.level import at_level, levels
 from softprune.reporting.matched import differences, group_table, matched, unfinished_table
 from softprune.reporting.outcome import read_outcome

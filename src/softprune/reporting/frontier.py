@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from softprune.reporting.chart import Axis, Chart, Mark, Series
 from softprune.reporting.estimate import Estimate, estimate
-from softprune.reporting.grouping import DENSE, Group, Section, sections
+from softprune.reporting.group import DENSE, Group, Section
+from softprune.reporting.grouping import sections
 from softprune.reporting.level import at_level, levels
 from softprune.reporting.run import Run
 

@@ -1,99 +1,23 @@
-"""Runs in groups that differ in their seed alone, and groups in sections that can be compared."""
+"""Which runs are one group, and which groups one section, by their configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from softprune.reporting.estimate import Estimate, estimate
+from softprune.reporting.estimate import estimate
+from softprune.reporting.group import DENSE, Group, Section
 from softprune.reporting.naming import section
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 from softprune.reporting.variation import knobs, setting, settings_differ, traits, varying
 
-DENSE = "dense"
 # Totals of multiply-adds or weights that are this near belong to one level: each seed may have got its own.
 NEAR = 1.15
 # More labels than this, which is the number of colours, share the colours of their methods.
 MOST_FAMILIES = 7
 # More variants of a label than this are points of one label, not labels of their own.
 MOST_VARIANTS = 6
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that differ in their seed alone.
-
-    Args:
-        label: the method with what distinguishes it.
-        goal: what they shall end with, in words.
-        level: the sparsity that was asked for; None if it was not.
-        runs: one for each seed.
-        family: what shares a colour and is filtered together: the label, or where there are many the method alone.
-    """
-
-    label: str
-    goal: str
-    level: float | None
-    runs: tuple[Run, ...]
-    family: str
-
-    @cached_property
-    def accuracy(self) -> Estimate:
-        return estimate(run.accuracy for run in self.runs)
-
-    @cached_property
-    def sparsity(self) -> Estimate:
-        return estimate(run.sparsity for run in self.runs)
-
-    @cached_property
-    def macs(self) -> Estimate:
-        return estimate(run.macs for run in self.runs)
-
-    @property
-    def by_seed(self) -> Mapping[int, float]:
-        """Accuracies by seed."""
-        return {run.seed: run.accuracy for run in self.runs if run.seed is not None and run.accuracy is not None}
-
-    @property
-    def words(self) -> str:
-        """The goal and the number of runs, for a tooltip."""
-        runs = "1 run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
-        return ", ".join(word for word in (self.goal, runs) if word)
-
-
-@dataclass(frozen=True)
-class Section:
-    """Runs of one network on one kind of data.
-
-    Args:
-        title: such as "small_cnn on fashion-mnist".
-        groups: all that are not dense, by label and level.
-        dense: the dense runs; None without any.
-        notes: what a reader must know to compare them, a sentence each.
-    """
-
-    title: str
-    groups: tuple[Group, ...]
-    dense: Group | None
-    notes: tuple[str, ...]
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(group.label for group in self.groups))
-
-    def of(self, label: str) -> list[Group]:
-        """The groups of a label."""
-        return [group for group in self.groups if group.label == label]
-
-    @property
-    def dense_macs(self) -> int | None:
-        """Multiply-adds of the dense network, as the profile of a run has them."""
-        for run in (run for group in self.groups for run in group.runs):
-            if run.budget is not None and run.budget.profile is not None and run.budget.profile.counted:
-                return run.budget.profile.total_macs()
-        return None
 
 
 def sections(runs: Iterable[Run]) -> list[Section]:
@@ -136,7 +60,7 @@ def _section(title: str, runs: Sequence[Run]) -> Section:
         groups += [_group(label, level, notes) for level in _levels(members)]
     groups.sort(key=lambda group: (group.label, group.sparsity.mean))
     reference = _group(DENSE, dense, notes) if dense else None
-    return Section(title, tuple(groups), reference, (*_differences(runs, labels, pruned), *notes))
+    return Section(title, tuple(groups), reference, (*_differences(runs, labels), *_seed_words(groups), *notes))
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -201,7 +125,17 @@ def _goal_words(runs: Sequence[Run]) -> str:
     return f"about {estimate(known(section(run.config, 'goal').get(name)) for run in runs).mean:,.0f} {unit}"
 
 
-def _differences(runs: Sequence[Run], labels: Sequence[str], pruned: Sequence[Run]) -> list[str]:
+def _seed_words(groups: Sequence[Group]) -> list[str]:
+    """A sentence where means rest on different seeds, which makes them differ by luck."""
+    seeds = [frozenset(run.seed for run in group.runs) for group in groups]
+    if len(set(seeds)) < 2:
+        return []
+    few, many = min(map(len, seeds)), max(map(len, seeds))
+    number = f"{few} to {many} runs" if few < many else f"{few} runs of different seeds"
+    return [f"The groups have {number}, so their means rest on different seeds; differences are paired by seed."]
+
+
+def _differences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     """A sentence about training settings that are not the same in all runs and in no label."""
     skipped = ("method", "goal", "skip", "rules", "propose", "model", "data")
     rows = [{k: v for k, v in traits(run).items() if k.partition(".")[0] not in skipped} for run in runs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from softprune.reporting.grouping import Group, Section
+from softprune.reporting.group import Group, Section
 
 # Densities that differ by less than this share are the same level.
 TOLERANCE = 0.05

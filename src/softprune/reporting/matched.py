@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from softprune.reporting.estimate import Estimate, paired
-from softprune.reporting.grouping import Group, Section
+from softprune.reporting.group import Group, Section
 from softprune.reporting.level import at_level, levels, variants
 from softprune.reporting.pareto import front_groups
 from softprune.reporting.run import Run

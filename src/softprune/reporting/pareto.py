@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from softprune.reporting.chart import Axis, Chart, Series
 from softprune.reporting.frontier import MACS, accuracy_axis, only_section
-from softprune.reporting.grouping import Group, Section
+from softprune.reporting.group import Group, Section
 from softprune.reporting.run import Run
 
 FRONT = "not dominated"
