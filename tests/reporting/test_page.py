@@ -101,6 +101,16 @@ def test_problems_are_told(make_run: MakeRun) -> None:
     assert "layers.csv ends in the middle of a line" in text
 
 
+def test_infinite_numbers_have_a_page(make_run: MakeRun) -> None:
+    folder = make_run()
+    with (folder / "layers.csv").open("a") as file:
+        file.write("3,16,conv.weight,1e999,inf,inf,nan,-inf,inf,inf\n3,16,fc.weight,0,-1e308,1e308,0,0,0,1e308\n")
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "epoch", "epoch": 1e308, "sparsity": -Infinity, "params": 1e308, "macs": NaN}\n')
+    page = report_page([read_run(folder)])
+    assert "NaN" not in page.split("<script>")[0] and "Infinity" not in page.split("<script>")[0]
+
+
 def test_a_run_that_has_only_begun_and_a_dense_one_have_pages(make_run: MakeRun, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     begun.mkdir()
@@ -119,6 +129,13 @@ def test_several_runs_are_in_one_table_with_buttons(make_run: MakeRun) -> None:
     assert "gmp global" in seen.text and "not finished" in seen.text
     rows = [a["data-group"] for tag, a in seen.tags if tag == "tr" and "data-group" in a]
     assert rows == ["a", "b", "a", "a", "b", "b"]  # the runs, then two layers of each
+
+
+def test_runs_of_one_name_are_told_apart(make_run: MakeRun) -> None:
+    seen = Page(report_page([read_run(make_run("x/run")), read_run(make_run("y/run"))]))
+    buttons = [a["data-group-toggle"] for _, a in seen.tags if "data-group-toggle" in a]
+    groups = {a["data-group"] for _, a in seen.tags if "data-group" in a and not a["data-group"].startswith("goal")}
+    assert len(set(buttons)) == 2 and groups == set(buttons)
 
 
 def test_a_served_page_asks_for_news_until_the_run_is_over(make_run: MakeRun) -> None:

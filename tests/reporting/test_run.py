@@ -55,7 +55,8 @@ def test_a_line_that_is_cut_off_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "layers.csv", "budget.json", "result.json", "environment.json"])
 @pytest.mark.parametrize(
-    "content", [b"\xff\xfe\x00garbage", b"[1, 2]\n", b"{" * 100_000, b"\n\n\n", b'{"a": NaN', b"a,b\n1,2\n\0\n"]
+    "content",
+    [b"\xff\xfe\x00garbage", b"[1, 2]\n", b"{" * 100_000, b"\n\n\n", b'{"a": NaN', b"a,b\n1,2\n\0\n", b"ep\roch\n"],
 )
 def test_a_damaged_file_is_named_and_nothing_raised(tmp_path: Path, file: str, content: bytes) -> None:
     folder = write_run(tmp_path / "a")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from softprune.budget.budget import Budget
+from softprune.reporting.curves import named
 from softprune.reporting.layerwise import last_densities, tensor_costs
+from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 from softprune.reporting.tabular import Column, Table, Value
 
@@ -27,7 +29,7 @@ _COLUMNS = (
 def layer_table(runs: Sequence[Run], against: Sequence[Budget] = ()) -> Table:
     """Every layer with all its numbers at the end; of several runs one after the other."""
     several = len(runs) > 1
-    rows = [(run.name, row) for run in runs for row in _rows(run, against)]
+    rows = [(name, row) for run, name in named(runs, "") for row in _rows(run, against)]
     others = tuple(Column(f"sparsity, {budget.source}", "percent") for budget in against)
     return Table(
         name="layer-table",
@@ -43,23 +45,28 @@ def _rows(run: Run, against: Sequence[Budget]) -> Iterator[tuple[Value, ...]]:
     densities = last_densities(run)
     last = {name: rows[-1] for name, rows in run.layers.items()}
     macs = {n: last[n].macs if n in last else d * costs[n].macs if n in costs else None for n, d in densities.items()}
-    total = sum(value for value in macs.values() if value and value == value)
+    total = sum(value for value in map(known, macs.values()) if value is not None)
     for name, density in densities.items():
         cost, row, left = costs.get(name), last.get(name), macs[name]
         yield (
             name,
             " x ".join(map(str, cost.shape)) if cost else None,
             cost.params if cost else None,
-            round(density * cost.params) if cost and density == density else None,
+            _whole(density * cost.params) if cost else None,
             1 - density,
             row.alpha if row else None,
             row.s if row else None,
             cost.macs if cost else None,
-            None if left is None or left != left else round(left),
+            _whole(left),
             left / total if left is not None and total else None,
             row.l1_active if row else None,
             *(1 - budget[name] if name in budget else None for budget in against),
         )
+
+
+def _whole(value: float | None) -> int | None:
+    found = known(value)
+    return None if found is None else round(found)
 
 
 def run_table(runs: Sequence[Run]) -> Table:
@@ -77,7 +84,7 @@ def run_table(runs: Sequence[Run]) -> Table:
     )
     rows = tuple(
         (
-            run.name,
+            name,
             run.label,
             run.goal,
             run.seed,
@@ -87,6 +94,6 @@ def run_table(runs: Sequence[Run]) -> Table:
             run.macs,
             "finished" if run.finished else "not finished",
         )
-        for run in runs
+        for run, name in named(runs, "this run")
     )
-    return Table("runs", "The runs of this report.", columns, rows, groups=tuple(run.name for run in runs))
+    return Table("runs", "The runs of this report.", columns, rows, groups=tuple(str(row[0]) for row in rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from softprune.budget.budget import Budget
@@ -148,12 +149,12 @@ def _by_layer(
 
 
 def _kept(cost: TensorCost | None, sparsity: float) -> str:
-    if cost is None or sparsity != sparsity:
+    if cost is None or not math.isfinite(sparsity):
         return ""
-    return f"{round((1 - sparsity) * cost.params):,} of {cost.params:,} weights are left"
+    return f"{(1 - sparsity) * cost.params:,.0f} of {cost.params:,} weights are left"
 
 
 def _of_dense(cost: TensorCost | None, macs: float) -> str:
-    if cost is None or not cost.macs or macs != macs:
+    if cost is None or not cost.macs or not math.isfinite(macs):
         return ""
     return f"{macs / cost.macs * 100:.2f} % of {cost.macs:,}"

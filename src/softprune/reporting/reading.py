@@ -84,12 +84,13 @@ def read_table(path: Path, problems: list[str], *, needed: Sequence[str]) -> Ite
         return
     # A NUL is refused by the csv module of older Pythons, and in no name.
     rows = csv.reader(line.replace("\0", "\ufffd") for line in lines)
-    header = next(rows)
-    if missing := [name for name in needed if name not in header]:
-        problems.append(f"{path.name} has no column {', '.join(missing)}.")
-        return
     bad: list[int] = []
+    header: list[str] = []
     try:
+        header = next(rows)
+        if missing := [name for name in needed if name not in header]:
+            problems.append(f"{path.name} has no column {', '.join(missing)}.")
+            return
         for row in rows:
             if len(row) == len(header):
                 yield dict(zip(header, row, strict=True))

@@ -13,6 +13,7 @@ from softprune.budget.budget import Budget
 from softprune.budget.files import write_text
 from softprune.reporting.chart import Chart
 from softprune.reporting.charts import CHARTS, tells_something
+from softprune.reporting.curves import named
 from softprune.reporting.layer_table import layer_table, run_table
 from softprune.reporting.layerwise import layer_macs, layer_sparsity
 from softprune.reporting.page import render
@@ -40,7 +41,7 @@ def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: 
         "report.html",
         title=alone.name if alone else f"{len(runs)} runs",
         subtitle=_subtitle(runs),
-        runs=[_facts(run) for run in runs],
+        runs=[_facts(run, name) for run, name in named(runs, runs[0].name)],
         overview=None if alone else run_table(runs),
         training=[charts[name] for name in TRAINING if name in charts],
         thresholds=[charts[name] for name in THRESHOLDS if name in charts],
@@ -102,14 +103,14 @@ def _subtitle(runs: Sequence[Run]) -> str:
     return f"{models} on {data}, {methods}" if models and data else methods
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _facts(run: Run, name: str) -> dict[str, Any]:
     """What the template says about one run beside charts and tables."""
     command = run.environment.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
     if words:
         words[0] = Path(words[0]).name
     return {
-        "name": run.name,
+        "name": name,
         "headline": headline(run),
         "cards": cards(run),
         "config": yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True),
