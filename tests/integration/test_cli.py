@@ -26,6 +26,16 @@ def test_help_teaches():
     assert run("--version").strip() == __version__
 
 
+@pytest.mark.slow
+def test_the_demo_ends_with_a_page_about_its_run(tmp_path):
+    text = run("demo", "--out", str(tmp_path / "run"))
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert f"open {(tmp_path / 'run' / 'report.html').as_uri()}" in text
+    assert "was trained on digits and made sparse by the method str" in page
+    result = json.loads((tmp_path / "run" / "result.json").read_text())["last"]
+    assert result["sparsity"] > 0.9 and f"{result['params']:,} of 93,728 are left" in page
+
+
 @pytest.mark.parametrize("columns", [60, 80, 160])
 def test_methods_are_listed_at_any_width(columns):
     lines = run("methods", columns=columns).splitlines()

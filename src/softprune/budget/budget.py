@@ -6,12 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softprune.budget import table
 from softprune.budget.comparison import Comparison, compare
 from softprune.budget.costs import Profile
 from softprune.budget.files import parse_json, read_text, require_format, write_text
+from softprune.budget.sheet import budget_sheet
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 FORMAT = "softprune-budget"
 VERSION = 1
@@ -177,6 +181,12 @@ class Budget(Mapping[str, float]):
         profile = data.get("profile")
         costs = None if profile is None else Profile.from_dict(profile, origin=f"{origin}, profile")
         return _checked(cls(densities, costs, str(data.get("source", ""))), origin)
+
+    def _repr_html_(self) -> str:
+        return budget_sheet(self).html()
+
+    def __rich__(self) -> "Table":
+        return budget_sheet(self).rich()
 
     def _sparsity(self, names: tuple[str, ...]) -> float:
         profile = self._costs()

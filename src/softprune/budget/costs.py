@@ -4,9 +4,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softprune.budget.files import require_format
+from softprune.budget.sheet import profile_sheet
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 FORMAT = "softprune-profile"
 VERSION = 1
@@ -122,6 +126,12 @@ class Profile:
             other_params=self.other_params + sum(t.params for t in dropped),
             counted=self.counted,
         )
+
+    def _repr_html_(self) -> str:
+        return profile_sheet(self).html()
+
+    def __rich__(self) -> "Table":
+        return profile_sheet(self).rich()
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

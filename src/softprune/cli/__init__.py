@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import budget, methods, model, sweep, training
+from softprune.cli import budget, compare, methods, model, paper, reporting, sweep, training, watch
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -21,6 +21,10 @@ for command in (
     training.demo,
     training.train,
     sweep.sweep,
+    watch.watch,
+    reporting.report,
+    compare.compare,
+    paper.paper,
     training.recipes,
     training.evaluate,
     training.bake,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,8 +30,16 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Run folder to write; a new one under runs/ by default.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.")] = 0,
 ) -> None:
-    """Train a small sparse CNN with STR on handwritten digits (about a minute, no download)."""
-    train("digits/str", [f"seed={seed}", "name=demo"], out=out)
+    """Train a small sparse CNN with STR on handwritten digits (about a minute, no download), and report on it."""
+    folder = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
+    train("digits/str", [f"seed={seed}", "name=demo"], out=folder)
+    if find_spec("jinja2") is None:
+        console.print("a page about the run needs: pip install 'softprune[report]'", highlight=False)
+        return
+    from softprune.reporting.report import write_report
+
+    (page,) = write_report([folder], folder / "report.html", against=["uniform"])
+    console.print(f"open {page.resolve().as_uri()} to see what happened", highlight=False, soft_wrap=True)
 
 
 def train(

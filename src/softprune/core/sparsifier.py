@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
+from softprune.budget.sheet import Sheet, budget_sheet, profile_sheet
 from softprune.core import bake as baking
 from softprune.core.attachment import (
     Attachment,
@@ -34,6 +35,9 @@ from softprune.core.plan import Plan
 from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
 from softprune.core.variants import Variants
 from softprune.methods.base import Method, Target
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # Steps between two looks that cost a pass over the weights: silent channels, and thresholds that follow.
 INSPECT_EVERY = 100
@@ -234,6 +238,12 @@ class Sparsifier:
         self._watch.report(found)
         return found
 
+    def _repr_html_(self) -> str:
+        return self._sheet().html()
+
+    def __rich__(self) -> Table:
+        return self._sheet().rich()
+
     # leaving
 
     def bake(self, *, at: Literal["now", "target"] | None = None) -> nn.Module:
@@ -331,6 +341,17 @@ class Sparsifier:
         if self._attachment is None:
             raise ValueError("no optimizer is attached: call attach(optimizer, total_steps=...) first")
         return self._attachment
+
+    def _sheet(self) -> Sheet:
+        words = f"{type(self.method).__name__}, step {self.step}"
+        if self.total_steps:
+            words += f" of {self.total_steps}"
+        if not self.managed:
+            return profile_sheet(self.profile, caption=f"{words}, baked or removed")
+        # To show must not talk to other processes, nor read weights that have no values.
+        if any(sharded(t) or t.raw.device.type == "meta" for t in self.targets):
+            return profile_sheet(self.profile, caption=f"{words}, not measured")
+        return budget_sheet(self.measure(), caption=words)
 
     def _refuse_finished(self) -> None:
         if not self.managed:

@@ -1,0 +1,187 @@
+"""Charts of a comparison: accuracy against sparsity and against multiply-adds, and budgets layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from softprune.reporting.chart import Axis, Chart, Mark, Series
+from softprune.reporting.estimate import Estimate, estimate
+from softprune.reporting.group import DENSE, Group, Section
+from softprune.reporting.grouping import sections
+from softprune.reporting.level import at_level, levels
+from softprune.reporting.run import Run
+
+NAN = float("nan")
+# An axis of accuracies reaches so many times as far down from the best mean as a quarter of the means are.
+REACH = 3
+MACS = Axis("multiply-adds", scale="log")
+
+
+def only_section(runs: Sequence[Run]) -> Section:
+    """The section of runs that all can be compared.
+
+    Raises:
+        ValueError: if no run is finished, or they are of several networks or data.
+    """
+    found = sections(runs)
+    if not found:
+        raise ValueError("no run is finished, so there is nothing to compare")
+    if len(found) > 1:
+        titles = "; ".join(section.title for section in found)
+        raise ValueError(f"the runs are of {len(found)} kinds, which one chart cannot compare: {titles}")
+    return found[0]
+
+
+def frontier(runs: Sequence[Run]) -> Chart:
+    """Accuracy against sparsity; the paper's figures 4 and 5."""
+    return sparsity_frontier(only_section(runs))
+
+
+def macs_frontier(runs: Sequence[Run]) -> Chart:
+    """Accuracy against multiply-adds."""
+    return cost_frontier(only_section(runs))
+
+
+def layer_budgets(runs: Sequence[Run]) -> Chart:
+    """The budgets of all methods side by side, at the level that most methods have."""
+    found = only_section(runs)
+    return level_budgets(found, shared_level(found))
+
+
+def sparsity_frontier(section: Section) -> Chart:
+    """The chart of one section."""
+    accuracies, hidden = accuracy_axis(section)
+    return Chart(
+        name="frontier",
+        title="Accuracy against sparsity",
+        caption=f"Mean over seeds; bars show one standard deviation.{_dense_words(section)}{hidden}",
+        x=Axis("sparsity", percent=True),
+        y=accuracies,
+        series=_curves(section, lambda group: group.sparsity, dense_end=None),
+    )
+
+
+def cost_frontier(section: Section) -> Chart:
+    """The chart of one section."""
+    accuracies, hidden = accuracy_axis(section)
+    return Chart(
+        name="macs_frontier",
+        title="Accuracy against multiply-adds",
+        caption=f"Multiply-adds left in one forward pass. Mean over seeds; bars show one standard deviation."
+        f"{_dense_words(section)}{hidden}",
+        x=MACS,
+        y=accuracies,
+        series=_curves(section, lambda group: group.macs, dense_end=section.dense_macs),
+    )
+
+
+def accuracy_axis(section: Section) -> tuple[Axis, str]:
+    """An axis on which good methods can be told apart though one has failed, and a sentence about what is below it."""
+    means = sorted(group.accuracy.mean for group in section.groups)
+    if len(means) < 4:
+        return Axis("accuracy", percent=True), ""
+    best, lower = means[-1], means[len(means) // 4]
+    low = math.floor(200 * (best - REACH * (best - lower))) / 200
+    below = [group for group in section.groups if group.accuracy.mean < low]
+    if not below:
+        return Axis("accuracy", percent=True), ""
+    words = "; ".join(f"{group.label}, {group.goal}: {group.accuracy.mean:.2%}" for group in below[:4])
+    more = f"; and {len(below) - 4} more" if len(below) > 4 else ""
+    tops = [
+        e.mean + (e.deviation if e.n > 1 else 0.0) for e in (g.accuracy for g in (*section.groups, *_dense(section)))
+    ]
+    high = min(1.0, max(tops) + 0.04 * (max(tops) - low))
+    return Axis("accuracy", percent=True, low=low, high=high), f" Below the axis: {words}{more}."
+
+
+def _curves(section: Section, x: Callable[[Group], Estimate], *, dense_end: float | None) -> tuple[Series, ...]:
+    series = []
+    for label in section.labels:
+        own = sorted((group for group in section.of(label) if x(group).n), key=lambda group: x(group).mean)
+        # Several variants at one level are no curve.
+        asked = [group.goal for group in own if group.level is not None]
+        mark: Mark = "points" if len(set(asked)) < len(asked) else "line"
+        series.append(
+            Series(
+                label,
+                tuple(x(group).mean for group in own),
+                tuple(group.accuracy.mean for group in own),
+                mark=mark,
+                spread=tuple(group.accuracy.deviation for group in own),
+                notes=tuple(_note(group) for group in own),
+                group=section.of(label)[0].family,
+            )
+        )
+    ends = [value for one in series for value in one.x] + ([dense_end] if dense_end else [])
+    if section.dense is not None:
+        low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
+        level = section.dense.accuracy
+        xs = (low, high) if low < high else (low,)
+        same = len(xs)
+        notes = (section.dense.words,) * same
+        series.append(
+            Series(DENSE, xs, (level.mean,) * same, spread=(level.deviation,) * same, notes=notes, faint=True)
+        )
+    return tuple(series)
+
+
+def _note(group: Group) -> str:
+    macs = f"{group.macs.mean:,.0f} multiply-adds" if group.macs.n else ""
+    sparsity = f"{group.sparsity.mean:.2%} sparsity" if group.sparsity.n else ""
+    return "; ".join(word for word in (group.words, sparsity, macs) if word)
+
+
+def _dense(section: Section) -> tuple[Group, ...]:
+    return () if section.dense is None else (section.dense,)
+
+
+def _dense_words(section: Section) -> str:
+    return "" if section.dense is None else " The dashed line is the dense network."
+
+
+def shared_level(section: Section) -> float | None:
+    """The level at which most methods have a group, of several the highest; None without any."""
+    found = levels(section)
+    return max(found, key=lambda level: (len(at_level(section, level)), level), default=None)
+
+
+def level_budgets(section: Section, level: float | None, *, name: str = "layer_budgets") -> Chart:
+    """The budgets of one section at one level; None takes every group."""
+    chosen = list(section.groups) if level is None else list(at_level(section, level).values())
+    tensors = list(dict.fromkeys(t for g in chosen for run in g.runs if run.budget is not None for t in run.budget))
+    by_label = {group.label: group for group in chosen}
+    several = len(by_label) < len(chosen)
+    # A label without a budget here keeps its colour.
+    empty = [
+        Series(label, (), (), group=section.of(label)[0].family) for label in section.labels if label not in by_label
+    ]
+    full = [_budget(f"{g.label}, {g.goal}" if several else g.label, g, tensors) for g in chosen]
+    places = {label: place for place, label in enumerate(section.labels)}
+    order = [places[label] for label in (*(group.label for group in chosen), *(one.name for one in empty))]
+    series = [one for _, one in sorted(zip(order, [*full, *empty], strict=True), key=lambda pair: pair[0])]
+    at = "" if level is None else f" at {100 * level:.4g} % sparsity"
+    return Chart(
+        name=name,
+        title=f"Budgets layer by layer{at}",
+        caption="Share of the weights of each layer that are zero at the end, from the first layer to the last; "
+        "mean over seeds.",
+        x=Axis("layer", categories=tuple(tensors)),
+        y=Axis("sparsity", percent=True, low=0.0, high=1.0),
+        series=tuple(series),
+    )
+
+
+def _budget(text: str, group: Group, tensors: Sequence[str]) -> Series:
+    budgets = [run.budget for run in group.runs if run.budget is not None]
+    if not budgets:
+        return Series(text, (), (), group=group.family)
+    found = [estimate(1 - b[t] if t in b else NAN for b in budgets) for t in tensors]
+    spread = tuple(one.deviation for one in found)
+    return Series(
+        text,
+        tuple(float(place) for place in range(len(tensors))),
+        tuple(one.mean for one in found),
+        spread=spread if any(math.isfinite(value) for value in spread) else (),
+        group=group.family,
+    )

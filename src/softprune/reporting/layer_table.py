@@ -1,0 +1,99 @@
+"""The tables of a report: every layer of every run, and the runs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from softprune.budget.budget import Budget
+from softprune.reporting.curves import named
+from softprune.reporting.layerwise import last_densities, tensor_costs
+from softprune.reporting.reading import known
+from softprune.reporting.run import Run
+from softprune.reporting.tabular import Column, Table, Value
+
+_COLUMNS = (
+    Column("layer", help="name of the weight tensor"),
+    Column("shape"),
+    Column("weights", "count", "all weights of the tensor"),
+    Column("weights left", "count", "weights that are not zero"),
+    Column("sparsity", "percent", "share of the weights that are zero"),
+    Column("threshold", "number", "weights smaller than this are zero"),
+    Column("s", "number", "the learnt parameter behind the threshold"),
+    Column("MACs", "count", "multiply-adds of one forward pass, dense"),
+    Column("MACs left", "count", "multiply-adds that are left"),
+    Column("share of MACs left", "percent", "how much of what is left in all layers is in this one"),
+    Column("L1 norm", "number", "sum of the sizes of the weights that are left"),
+)
+
+
+def layer_table(runs: Sequence[Run], against: Sequence[Budget] = ()) -> Table:
+    """Every layer with all its numbers at the end; of several runs one after the other."""
+    several = len(runs) > 1
+    rows = [(name, row) for run, name in named(runs, "") for row in _rows(run, against)]
+    others = tuple(Column(f"sparsity, {budget.source}", "percent") for budget in against)
+    return Table(
+        name="layer-table",
+        caption="Every layer after the last logged epoch, in the order of the network.",
+        columns=((Column("run"),) if several else ()) + _COLUMNS + others,
+        rows=tuple(((name, *row) if several else row) for name, row in rows),
+        groups=tuple(name for name, _ in rows) if several else (),
+    )
+
+
+def _rows(run: Run, against: Sequence[Budget]) -> Iterator[tuple[Value, ...]]:
+    costs = tensor_costs([run])
+    densities = last_densities(run)
+    last = {name: rows[-1] for name, rows in run.layers.items()}
+    macs = {n: last[n].macs if n in last else d * costs[n].macs if n in costs else None for n, d in densities.items()}
+    total = sum(value for value in map(known, macs.values()) if value is not None)
+    for name, density in densities.items():
+        cost, row, left = costs.get(name), last.get(name), macs[name]
+        yield (
+            name,
+            " x ".join(map(str, cost.shape)) if cost else None,
+            cost.params if cost else None,
+            _whole(density * cost.params) if cost else None,
+            1 - density,
+            row.alpha if row else None,
+            row.s if row else None,
+            cost.macs if cost else None,
+            _whole(left),
+            left / total if left is not None and total else None,
+            row.l1_active if row else None,
+            *(1 - budget[name] if name in budget else None for budget in against),
+        )
+
+
+def _whole(value: float | None) -> int | None:
+    found = known(value)
+    return None if found is None else round(found)
+
+
+def run_table(runs: Sequence[Run]) -> Table:
+    """The runs side by side."""
+    columns = (
+        Column("run", help="name of the folder"),
+        Column("method"),
+        Column("goal"),
+        Column("seed", "count"),
+        Column("accuracy", "percent", "on the test images, after the last evaluated epoch"),
+        Column("sparsity", "percent", "share of all managed weights that are zero"),
+        Column("weights left", "count"),
+        Column("MACs left", "count", "multiply-adds of one forward pass"),
+        Column("state"),
+    )
+    rows = tuple(
+        (
+            name,
+            run.label,
+            run.goal,
+            run.seed,
+            run.accuracy,
+            run.sparsity,
+            run.params,
+            run.macs,
+            "finished" if run.finished else "not finished",
+        )
+        for run, name in named(runs, "this run")
+    )
+    return Table("runs", "The runs of this report.", columns, rows, groups=tuple(str(row[0]) for row in rows))

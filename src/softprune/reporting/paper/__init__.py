@@ -1,0 +1,1 @@
+"""The figures and tables of the paper on soft threshold reparameterization, remade from its published numbers."""

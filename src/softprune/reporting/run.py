@@ -1,0 +1,218 @@
+"""A run folder as values, read without torch: also one that is still being written, or that was damaged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softprune.budget.budget import Budget
+from softprune.reporting.naming import goal_text, label, method_name, model_name
+from softprune.reporting.reading import known, number, read_object, read_rows, read_table
+
+CONFIG = "config.yaml"
+_COLUMNS = ("epoch", "step", "name", "s", "alpha", "density", "l1_active", "macs")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One tensor at the end of one epoch; NaN where the file has no number.
+
+    Args:
+        epoch: counted from 0.
+        step: optimizer steps made.
+        s: raw threshold.
+        alpha: threshold g(s).
+        density: fraction of weights kept.
+        l1_active: L1 norm of the weights that are kept.
+        macs: multiply-adds left.
+    """
+
+    epoch: int
+    step: int
+    s: float
+    alpha: float
+    density: float
+    l1_active: float
+    macs: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that a run folder says.
+
+    Args:
+        path: the folder.
+        name: of the folder.
+        config: config.yaml.
+        environment: environment.json.
+        result: result.json; empty while the run goes on.
+        steps: rows of metrics.jsonl of kind "step".
+        epochs: rows of metrics.jsonl of kind "epoch".
+        layers: the rows of layers.csv by tensor, in order.
+        budget: budget.json; None if there is none that can be read.
+        problems: what could not be read, a sentence each.
+    """
+
+    path: Path
+    name: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    result: Mapping[str, Any]
+    steps: tuple[Mapping[str, Any], ...]
+    epochs: tuple[Mapping[str, Any], ...]
+    layers: Mapping[str, tuple[Layer, ...]]
+    budget: Budget | None
+    problems: tuple[str, ...]
+
+    @property
+    def method(self) -> str:
+        """Such as "str"; "dense" without one."""
+        return method_name(self.config)
+
+    @property
+    def label(self) -> str:
+        """The method with what distinguishes it, such as "gmp uniform"."""
+        return label(self.config)
+
+    @property
+    def model(self) -> str:
+        return model_name(self.config)
+
+    @property
+    def data(self) -> str:
+        return model_name(self.config, "data")
+
+    @property
+    def seed(self) -> int | None:
+        found = known(self.config.get("seed", self.environment.get("seed")))
+        return None if found is None else int(found)
+
+    @property
+    def goal(self) -> str:
+        """Such as "98 % sparsity"; empty without one."""
+        return goal_text(self.config)
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.result)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the last epoch; None if unknown."""
+        return self._last("accuracy")
+
+    @property
+    def sparsity(self) -> float | None:
+        """Of all managed weights after the last epoch; None if unknown, as in a dense run."""
+        return self._last("sparsity")
+
+    @property
+    def params(self) -> int | None:
+        """Managed weights left after the last epoch; None if unknown."""
+        found = self._last("params")
+        return None if found is None else int(found)
+
+    @property
+    def macs(self) -> int | None:
+        """Multiply-adds left after the last epoch; None if unknown."""
+        found = self._last("macs")
+        return None if found is None else int(found)
+
+    def _last(self, key: str) -> float | None:
+        last = self.result.get("last")
+        rows = [*self.epochs, last] if isinstance(last, Mapping) else self.epochs
+        return next((value for row in reversed(rows) if (value := known(row.get(key))) is not None), None)
+
+
+def read_run(path: Path) -> Run:
+    """Read a run folder.
+
+    Args:
+        path: the folder; files that are missing, damaged or cut off end up in ``problems``.
+
+    Raises:
+        ValueError: if the folder has no config.yaml.
+
+    Example:
+        run = read_run(Path("runs/demo"))
+        run.label, run.sparsity, run.layers["fc.weight"][-1].density
+    """
+    if not (path / CONFIG).is_file():
+        raise ValueError(f"{path} holds no run: it has no {CONFIG}")
+    problems: list[str] = []
+    config = read_object(path / CONFIG, problems)
+    rows = read_rows(path / "metrics.jsonl", problems)
+    return Run(
+        path=path,
+        name=path.resolve().name,
+        config=config,
+        environment=read_object(path / "environment.json", problems),
+        result=read_object(path / "result.json", problems, optional=True),
+        steps=tuple(row for row in rows if row.get("kind") == "step"),
+        epochs=tuple(row for row in rows if row.get("kind") == "epoch"),
+        layers=_layers(path / "layers.csv", problems),
+        budget=_budget(path / "budget.json", problems, dense=method_name(config) == "dense"),
+        problems=tuple(problems),
+    )
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The run folders at or below some paths, sorted by name, each once.
+
+    Args:
+        paths: runs, or folders of runs, also nested.
+
+    Raises:
+        ValueError: naming a path that holds none.
+
+    Example:
+        find_runs([Path("runs/a"), Path("sweeps/digits")])
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        here = [path] if (path / CONFIG).is_file() else _below(path)
+        if not here:
+            what = "holds no run: no folder in it has a config.yaml" if path.is_dir() else "is not a folder"
+            raise ValueError(f"{path} {what}; name a run folder, or a folder of run folders")
+        for run in here:
+            found.setdefault(run.resolve(), run)
+    return sorted(found.values())
+
+
+def _below(path: Path) -> list[Path]:
+    runs = []
+    for folder, names, files in os.walk(path):
+        if CONFIG in files:
+            runs.append(Path(folder))
+            names.clear()  # a run holds no other run
+    return runs
+
+
+def _layers(path: Path, problems: list[str]) -> dict[str, tuple[Layer, ...]]:
+    layers: dict[str, list[Layer]] = {}
+    bad = 0
+    for row in read_table(path, problems, needed=_COLUMNS):
+        epoch, step = known(row["epoch"]), known(row["step"])
+        if epoch is None or step is None:
+            bad += 1
+            continue
+        values = (number(row[column]) for column in _COLUMNS[3:])
+        layers.setdefault(row["name"], []).append(Layer(int(epoch), int(step), *values))
+    if bad:
+        problems.append(f"{path.name}: {bad} rows have no epoch or step and are left out.")
+    return {name: tuple(rows) for name, rows in layers.items()}
+
+
+def _budget(path: Path, problems: list[str], *, dense: bool) -> Budget | None:
+    if not path.exists():
+        if not dense:
+            problems.append(f"{path.name} is missing; it is written after the first epoch.")
+        return None
+    try:
+        return Budget.load(path)
+    except (ValueError, OSError, RecursionError) as error:
+        problems.append(f"{path.name} cannot be used: {error}")
+        return None

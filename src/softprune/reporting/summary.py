@@ -1,0 +1,173 @@
+"""The summary of a run: what was asked for and what was reached, for someone who sees it for the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softprune.budget.goals import Sparsity
+from softprune.reporting.naming import section
+from softprune.reporting.reading import known
+from softprune.reporting.run import Run
+from softprune.reporting.sizes import checkpoint, dense_bytes, latency, packed_bytes, size_text
+from softprune.reporting.svg.scale import short
+from softprune.reporting.tabular import shown
+
+LONG = 10**7
+
+
+@dataclass(frozen=True)
+class Card:
+    """One number of the summary.
+
+    Args:
+        name: what it is.
+        value: as text.
+        more: words below it.
+        share: how much of the dense network is left, in [0, 1], for a bar; None for none.
+    """
+
+    name: str
+    value: str
+    more: str = ""
+    share: float | None = None
+
+
+def headline(run: Run) -> str:
+    """The run in two or three sentences."""
+    what = f"The network {run.model or '(unknown)'} was trained on {run.data or 'unknown data'}"
+    how = "and left dense" if run.method == "dense" else f"and made sparse by the method {run.label}"
+    words = [f"{what} {how}{f'; asked for was {run.goal}' if run.goal else ''}."]
+    if run.sparsity is not None:
+        total = total_weights(run)
+        of = f" of {total:,}" if total else ""
+        words.append(f"{percent(run.sparsity)} of its weights are zero, and {run.params or 0:,}{of} are left.")
+    if run.accuracy is not None:
+        words.append(f"{'Its' if run.finished else 'So far its'} test accuracy is {percent(run.accuracy)}.")
+    words.append(state(run))
+    return " ".join(words)
+
+
+def state(run: Run) -> str:
+    """Whether the run is over, and how far it came."""
+    if run.finished:
+        seconds = known(run.result.get("seconds"))
+        return f"The run is finished{f'; it took {duration(seconds)}' if seconds is not None else ''}."
+    epochs = known(run.config.get("epochs"))
+    length = known(run.config.get("length")) or 1.0
+    seen = [value for row in (*run.steps, *run.epochs) if (value := known(row.get("epoch"))) is not None]
+    of = f" of {round(epochs * length)}" if epochs else ""
+    return f"The run is not finished: epoch {int(max(seen)) + 1}{of}." if seen else "The run has logged nothing yet."
+
+
+def percent(share: float) -> str:
+    """A fraction as percent with two decimals."""
+    return shown(share, "percent")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words.
+
+    Example:
+        >>> duration(18.2), duration(4000)
+        ('18 s', '1 h 7 min')
+    """
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    return f"{whole // 60} min" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def total_weights(run: Run) -> int | None:
+    """All managed weights; None if unknown."""
+    profile = run.budget.profile if run.budget else None
+    if profile is not None:
+        return profile.params
+    if run.params and run.sparsity is not None and run.sparsity < 1:
+        return round(run.params / (1 - run.sparsity))
+    return None
+
+
+def cards(run: Run) -> list[Card]:
+    """The numbers of the summary; those that are not known are left out."""
+    return [card for make in (_accuracy, _target, _sparsity, _weights, _macs, _sizes, _latency) for card in make(run)]
+
+
+def _accuracy(run: Run) -> Iterator[Card]:
+    if run.accuracy is None:
+        return
+    best = known(section(run.result, "best").get("accuracy"))
+    more = f"after the last epoch; best epoch {percent(best)}" if best is not None else "after the last evaluated epoch"
+    yield Card("Test accuracy", percent(run.accuracy), more)
+
+
+def _target(run: Run) -> Iterator[Card]:
+    if run.goal:
+        yield Card("Target", run.goal, verdict(run))
+
+
+def verdict(run: Run) -> str:
+    """How near the goal the run came, in weights or multiply-adds; empty where that cannot be told."""
+    goal = section(run.config, "goal")
+    total, share = total_weights(run), known(goal.get("sparsity"))
+    wanted = known(goal.get("params"))
+    if goal.get("scope") == "all":
+        return ""
+    if share is not None and 0 < share < 1 and total is not None:
+        wanted = Sparsity(share).kept(total)
+    if wanted is not None and run.params is not None:
+        return _apart(run.params - int(wanted), "weight", int(wanted), finished=run.finished)
+    macs = known(goal.get("flops"))
+    if macs is not None and run.macs is not None:
+        return _apart(run.macs - int(macs), "multiply-add", int(macs), finished=run.finished)
+    return ""
+
+
+def _apart(difference: int, unit: str, wanted: int, *, finished: bool) -> str:
+    if difference == 0:
+        return f"met to the {unit}"
+    plural = "" if abs(difference) == 1 else "s"
+    side = "more" if difference > 0 else "fewer"
+    return f"{'' if finished else 'so far '}{abs(difference):,} {unit}{plural} {side} than {wanted:,}"
+
+
+def _sparsity(run: Run) -> Iterator[Card]:
+    if run.sparsity is not None:
+        yield Card("Sparsity reached", percent(run.sparsity), "of all managed weights are zero")
+
+
+def _weights(run: Run) -> Iterator[Card]:
+    if run.params is not None:
+        yield _left("Weights left", run.params, total_weights(run), "")
+
+
+def _macs(run: Run) -> Iterator[Card]:
+    if run.macs is not None:
+        profile = run.budget.profile if run.budget else None
+        dense = profile.total_macs() if profile is not None and profile.counted else None
+        yield _left("Multiply-adds left", run.macs, dense, " per input")
+
+
+def _left(name: str, left: int, dense: int | None, per: str) -> Card:
+    # A number of many digits is read by its size first.
+    brief = left < LONG
+    exact = "" if brief else f"{left:,} "
+    share = left / dense if dense else None
+    more = f"{exact}of {dense:,}{per}, {percent(share)}" if dense and share is not None else f"{exact}{per}"
+    return Card(name, f"{left:,}" if brief else short(float(f"{left:.4g}")), more.strip(), share)
+
+
+def _sizes(run: Run) -> Iterator[Card]:
+    dense, packed, file = dense_bytes(run), packed_bytes(run), checkpoint(run)
+    if dense is not None and packed is not None:
+        more = f"estimate; dense float32 takes {size_text(dense)}"
+        yield Card("Packed size", size_text(packed), more, packed / dense if dense else None)
+    if file is not None:
+        yield Card(
+            "Checkpoint on disk", size_text(file.stat().st_size), "weights, thresholds and optimizer, not packed"
+        )
+
+
+def _latency(run: Run) -> Iterator[Card]:
+    for name, value in latency(run).items():
+        yield Card(f"Latency: {name.removesuffix('_ms').replace('_', ' ')}", f"{value:.4g} ms", "measured")
