@@ -181,3 +181,9 @@ def test_pyplot_is_not_touched():
         "assert 'matplotlib.pyplot' not in sys.modules and 'torch' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_series_without_values_keeps_its_colour_and_has_no_entry():
+    figure = draw(replace(CHART, series=(Series("absent", (), ()), LINE, DENSE)))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["str", "dense"]
+    assert figure.axes[0].containers[1][0].get_color() == COLOURS[1]
