@@ -1,9 +1,11 @@
 """What a network costs: weights and multiply-adds, tensor by tensor. Needs no torch."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from softprune.budget.files import require_format
@@ -58,23 +60,26 @@ class Profile:
         names = [t.name for t in self.tensors]
         if not names:
             raise ValueError("a profile needs at least one tensor; the model has no prunable weights")
-        if repeated := sorted({n for n in names if names.count(n) > 1}):
+        if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
             raise ValueError(f"a profile lists each tensor once, but these are repeated: {', '.join(repeated)}")
 
     def __getitem__(self, name: str) -> TensorCost:
-        for tensor in self.tensors:
-            if tensor.name == name:
-                return tensor
-        raise KeyError(f"no tensor {name!r} in this profile; it has {', '.join(self.names)}")
+        if name not in self._by_name:
+            raise KeyError(f"no tensor {name!r} in this profile; it has {', '.join(self.names)}")
+        return self._by_name[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.names
+        return name in self._by_name
 
     def __iter__(self) -> Iterator[TensorCost]:
         return iter(self.tensors)
 
     def __len__(self) -> int:
         return len(self.tensors)
+
+    @cached_property
+    def _by_name(self) -> dict[str, TensorCost]:
+        return {t.name: t for t in self.tensors}
 
     @property
     def names(self) -> tuple[str, ...]:
