@@ -72,10 +72,10 @@ def duration(seconds: float) -> str:
         >>> duration(18.2), duration(4000)
         ('18 s', '1 h 7 min')
     """
-    whole = round(seconds)
-    if whole < 100:
-        return f"{whole} s"
-    return f"{whole // 60} min" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def total_weights(run: Run) -> int | None:
