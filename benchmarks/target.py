@@ -75,13 +75,25 @@ def run_cell(options: argparse.Namespace, cell: Cell) -> None:
 
 
 def bisect(options: argparse.Namespace, cell: Cell) -> None:
-    """Find the push of the paper's mode that ends at the level; the trials stay, so this too can be stopped."""
+    """Find the push of the paper's mode that ends at the level.
+
+    A run stays under the name of its push, so this too can be stopped, and levels share runs; each counts those that it
+    would have needed alone. A push that is refused, because s would pass 0 before its time, is too large.
+    """
     low, high = map(math.log, PUSHES)
     trials: list[dict[str, Any]] = []
-    while len(trials) < TRIALS:
+    refused: list[float] = []
+    while len(trials) + len(refused) < TRIALS:
         push = round(math.exp((low + high) / 2), 4)
-        folder = options.runs / f"{cell.name}-trial{len(trials)}"
-        last = train_into(folder, RECIPE, [*cell.overrides(options.runs), f"propose.push={push}", *options.change])
+        folder = options.runs / f"{cell.name.replace(f'-{100 * cell.level:g}-', '-')}-push{push:g}"
+        try:
+            last = train_into(folder, RECIPE, [*cell.overrides(options.runs), f"propose.push={push}", *options.change])
+        except ValueError as error:
+            if "push" not in str(error):
+                raise
+            refused.append(push)
+            high = math.log(push)
+            continue
         trials.append({"push": push, "run": folder.name, "sparsity": last["sparsity"]})
         if abs(last["sparsity"] - cell.level) <= NEAR:
             break
@@ -89,7 +101,8 @@ def bisect(options: argparse.Namespace, cell: Cell) -> None:
     best = min(trials, key=lambda t: abs(t["sparsity"] - cell.level))
     folder = options.runs / cell.name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "trials.json").write_text(json.dumps({"trials": trials, "best": best["run"]}, indent=2) + "\n")
+    facts = {"trials": trials, "refused": refused, "best": best["run"]}
+    (folder / "trials.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
 def home(options: argparse.Namespace, cell: Cell) -> Path:
