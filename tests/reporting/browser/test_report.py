@@ -10,6 +10,7 @@ from folders import write_run
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
@@ -264,12 +265,13 @@ def test_a_served_page_renews_itself_and_keeps_what_was_chosen(chromium: Any, tm
         thread.start()
         try:
             chromium.get(server.url)
-            find(chromium, "#thresholds .entry[data-series='1']").click()
+            # In one go: between two calls the page may have renewed itself, and an element is gone.
+            chromium.execute_script("""document.querySelector("#thresholds .entry[data-series='1']").click()""")
             find(chromium, "h1").click()
             with (run / "metrics.jsonl").open("a") as file:
                 file.write('{"kind": "epoch", "epoch": 5, "step": 24, "accuracy": 0.5}\n')
             (run / "result.json").write_text('{"seconds": 3}')
-            wait = WebDriverWait(chromium, 30)
+            wait = WebDriverWait(chromium, 60, ignored_exceptions=(StaleElementReferenceException,))
             wait.until(lambda browser: "The run is finished" in find(browser, "#summary").text)
             assert find(chromium, "#thresholds .entry[data-series='1']").get_attribute("aria-pressed") == "false"
             assert find(chromium, "#content").get_attribute("data-follow") == "1"
