@@ -1,0 +1,233 @@
+"""Site: one convolution of a plan, with every way to compute it."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.runtime.geometry import Geometry
+from softprune.deploy.runtime.grid import Grid, Halo
+from softprune.deploy.runtime.library import Facts
+from softprune.deploy.runtime.records import Dense, Sparse, Walk
+from softprune.deploy.runtime.walk import Pieces, make_pieces, make_tiles
+from softprune.deploy.runtime.weight import Weight
+
+Array = NDArray[np.float32]
+NONZERO = np.dtype([("offset", "<i4"), ("value", "<f4")])
+# Above this density the dense kernel wins without a measurement.
+DENSE_FROM = 0.4
+
+
+@dataclass(frozen=True, order=True)
+class Choice:
+    """A way to compute a convolution.
+
+    Attributes:
+        kind: "sparse" or "dense".
+        vectors: vectors of pixels per tile.
+        shifted: whether misaligned taps are shifted in registers.
+        by_channel: whether threads share the channels instead of the tiles.
+    """
+
+    kind: str
+    vectors: int
+    shifted: bool = False
+    by_channel: bool = False
+
+
+@dataclass
+class Site:
+    """A convolution with everything that its kernels need.
+
+    Attributes:
+        facts: of the instruction set.
+        threads: threads of the plan.
+        geometry: of the convolution.
+        grid: of the input.
+        start: the input's first plane.
+        out: the output.
+        residual: what is added before the activation, or None.
+        weight: (outputs, inputs per group, rows, columns).
+        bias: one number per output.
+        groups: groups of channels.
+        bounds: what the result is cut to.
+    """
+
+    facts: Facts
+    threads: int
+    geometry: Geometry
+    grid: Grid
+    start: Array
+    out: Array
+    residual: Array | None
+    weight: Weight
+    bias: Array
+    groups: int
+    bounds: tuple[float, float]
+    _cache: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nonzeros(self) -> int:
+        """Weights that are not zero."""
+        return self._nonzeros()[0].size
+
+    @property
+    def density(self) -> float:
+        """The share of weights that are not zero."""
+        return self.nonzeros / max(1, int(np.prod(self.weight.shape)))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds on nonzeros."""
+        return self.nonzeros * self.out.shape[0] * self.out.shape[2] * self.out.shape[3]
+
+    def record(self, choice: Choice) -> tuple[ctypes.Structure, list[Any]]:
+        """The record of a kernel, and what must stay alive with it."""
+        walk, keep = self._walk(choice)
+        if choice.kind == "dense":
+            taps, weights = self._once("dense", self._dense)
+            record: ctypes.Structure = Dense(walk, _at(taps), _at(weights), taps.shape[1], self.groups)
+            return record, [*keep, taps, weights]
+        stream, start, channel = self._once("sparse", self._sparse)
+        sets = {1: 4, 2: 4, 3: 2, 4: 2}.get(choice.vectors, 1)
+        record = Sparse(walk, _at(stream), _at(start), _at(channel), sets, int(choice.shifted))
+        return record, [*keep, stream, start, channel]
+
+    def keep_only(self, choice: Choice) -> None:
+        """Forget the tables of other choices."""
+        self._cache = {key: value for key, value in self._cache.items() if key in (choice.kind, "pieces")}
+
+    def _once(self, key: str, make: Any) -> Any:
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+    @property
+    def _misaligned(self) -> bool:
+        return bool((self._once("taps", lambda: self.geometry.offsets(self.grid)) % self.facts.width).any())
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of output positions."""
+        return len(self._pieces().vectors)
+
+    def _pieces(self) -> Pieces:
+        make = lambda: make_pieces(self.grid, self.out, self.residual, width=self.facts.width)  # noqa: E731
+        found: Pieces = self._once("pieces", make)
+        return found
+
+    @property
+    def _direct(self) -> bool:
+        """Whether whole vectors can be stored: input, output and residual lie alike, without a halo."""
+        alike = [array for array in (self.out, self.residual) if array is not None]
+        flat = self.grid.halo == Halo() and self.grid.planes == 1 and self.geometry.kernel == (1, 1)
+        wanted = (self.grid.image, self.grid.pitch)
+        return flat and all((a.strides[0] // 4, a.strides[2] // 4) == wanted and _padded(a) for a in alike)
+
+    def default(self) -> Choice:
+        """A good choice without a measurement."""
+        if self.density > DENSE_FROM:
+            return self._split("dense", self.facts.dense_vectors, shifted=False)
+        limit = min(8, self.facts.sparse_vectors, self.vectors)
+        # The size that leaves the smallest tiles largest.
+        best = max(range(max(1, limit // 2), limit + 1), key=lambda n: (self.vectors / -(-self.vectors // n), n))
+        return self._split("sparse", best, shifted=self.facts.shifts and self._misaligned)
+
+    def choices(self) -> list[Choice]:
+        """All choices worth a measurement."""
+        found = []
+        if self.density > 0.1:
+            found.append(self._split("dense", self.facts.dense_vectors, shifted=False))
+        if self.density < 0.8:
+            sizes = [n for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if n <= self.facts.sparse_vectors]
+            shifts = [False, True] if self.facts.shifts and self._misaligned else [False]
+            for size in sizes:
+                if size <= self.vectors:
+                    found += [self._split("sparse", size, shifted=shifted) for shifted in shifts]
+        return found
+
+    def _split(self, kind: str, vectors: int, *, shifted: bool) -> Choice:
+        tiles = -(-self.vectors // vectors)
+        return Choice(kind, vectors, shifted, self.threads > 1 and tiles < 4 * self.threads)
+
+    def _walk(self, choice: Choice) -> tuple[Walk, list[Any]]:
+        pieces = self._pieces()
+        tiles = make_tiles(pieces.vectors, choice.vectors, width=self.facts.width)
+        residual = self.residual
+        walk = Walk(
+            _at(self.start),
+            _at(tiles),
+            _at(pieces.pieces),
+            _at(pieces.start),
+            _at(self.out),
+            None if residual is None else _at(residual),
+            _at(self.bias),
+            self.out.strides[1] // 4,
+            0 if residual is None else residual.strides[1] // 4,
+            len(tiles),
+            self.out.shape[1],
+            int(self._direct),
+            int(choice.by_channel),
+            *self.bounds,
+        )
+        return walk, [tiles, pieces, self.start, self.out, residual, self.bias]
+
+    def _nonzeros(self) -> tuple[NDArray[np.int64], Array]:
+        found: tuple[NDArray[np.int64], Array] = self._once("nonzeros", self.weight.nonzeros)
+        return found
+
+    def _offsets(self) -> NDArray[np.int32]:
+        """Byte offsets of all taps of one group, channel by channel; and of the groups to each other."""
+        step = self.grid.planes * self.grid.plane
+        inputs = self.weight.shape[1]
+        taps = self.geometry.offsets(self.grid).reshape(-1)
+        first = (np.arange(self.groups) * inputs * step)[:, None, None]
+        table = 4 * (first + (np.arange(inputs) * step)[:, None] + taps)
+        if np.abs(table).max() > np.iinfo(np.int32).max:
+            raise ValueError(
+                f"an input of {4 * self.grid.size} bytes is too large for one convolution: reduce the batch"
+            )
+        return table.reshape(self.groups, -1).astype(np.int32)
+
+    def _sparse(self) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.int32]]:
+        """The stream of nonzeros; channels with equally many are neighbours, so that branches are predicted."""
+        outputs = self.weight.shape[0]
+        places, values = self._nonzeros()
+        columns = int(np.prod(self.weight.shape[1:]))
+        row = places // columns
+        counts = np.bincount(row, minlength=outputs)
+        order = np.argsort(-counts, kind="stable").astype(np.int32)
+        rank = np.empty(outputs, np.int64)
+        rank[order] = np.arange(outputs)
+        offsets = self._offsets()[row // (outputs // self.groups), places % columns]
+        sorting = np.argsort(rank[row], kind="stable")
+        stream = np.empty(len(places), NONZERO)
+        stream["offset"], stream["value"] = offsets[sorting], values[sorting]
+        start = np.concatenate([[0], np.cumsum(counts[order])]).astype(np.int32)
+        return stream, start, order
+
+    def _dense(self) -> tuple[NDArray[np.int32], Array]:
+        """Weights in blocks of channels that share a loaded pixel."""
+        block, outputs = self.facts.dense_channels, self.weight.shape[0] // self.groups
+        taps = self._offsets()
+        blocks = -(-outputs // block)
+        padded = np.zeros((self.groups, blocks * block, taps.shape[1]), np.float32)
+        padded[:, :outputs] = self.weight.dense().reshape(self.groups, outputs, -1)
+        packed = padded.reshape(self.groups, blocks, block, -1).transpose(0, 1, 3, 2)
+        return np.ascontiguousarray(taps), np.ascontiguousarray(packed)
+
+
+def _at(array: Any) -> int:
+    return int(array.ctypes.data)
+
+
+def _padded(array: Array) -> bool:
+    """Whether each channel has room for whole vectors behind its last pixel."""
+    images, channels, rows, columns = array.shape
+    used = images * rows * columns
+    room = array.strides[1] // 4
+    return room % 16 == 0 and room >= -(-used // 16) * 16 and array.ctypes.data % 64 == 0 and array.strides[3] == 4
