@@ -13,6 +13,7 @@ from torch.export import Dim, ExportedProgram
 
 from softprune.core.parametrization import managed_tensors
 from softprune.core.refusal import inside_compiled
+from softprune.deploy.export.multihead import batch_in_front
 
 Example = Tensor | Sequence[Tensor]
 
@@ -33,7 +34,8 @@ def capture(module: nn.Module, example: Example) -> ExportedProgram:
     inputs = batch_of_two(example)
     with _evaluating(module) as ready:
         try:
-            program = torch.export.export(ready, inputs, dynamic_shapes=_dynamic(ready, inputs), strict=False)
+            with batch_in_front(ready):
+                program = torch.export.export(ready, inputs, dynamic_shapes=_dynamic(ready, inputs), strict=False)
         except Exception as error:  # torch.export fails with whatever the module's code stumbles over
             raise ValueError(
                 f"torch.export cannot follow {type(module).__name__} with a batch of any size; "

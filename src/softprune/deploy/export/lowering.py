@@ -12,6 +12,8 @@ from torch.fx import Node
 
 from softprune.deploy.export.graph import Array, Graph, Op, Shape
 
+MOST_AXES = 6
+
 
 class UnsupportedError(ValueError):
     """An operation that the format cannot express, with the reason."""
@@ -93,9 +95,12 @@ class Lowering:
         Returns:
             The name of its value.
         """
+        made = self.shape(self.node) if shape is None else shape
+        if len(made) > MOST_AXES:
+            raise UnsupportedError(f"shape {made} has {len(made)} axes, the format has at most {MOST_AXES}")
         output = f"t{len(self.graph.shapes)}"
         self.graph.ops.append(Op(kind, module_path(self.node), list(inputs), output, fields))
-        self.graph.shapes[output] = self.shape(self.node) if shape is None else shape
+        self.graph.shapes[output] = made
         return output
 
     def value(self, what: Any) -> str:

@@ -155,7 +155,9 @@ def rename_weights(graph: Graph) -> Graph:
         for key, old in op.weight_names():
             if old not in names:
                 array = graph.weights[old]
-                names[old] = found.setdefault((array.shape, sha256(memoryview(array)).hexdigest()), f"w{len(found)}")
+                names[old] = found.setdefault(
+                    (array.shape, sha256(array.data if array.size else b"").hexdigest()), f"w{len(found)}"
+                )
                 weights[names[old]] = array
             op.fields[key] = names[old]
     graph.weights = weights

@@ -9,8 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from softprune.deploy.export.graph import Graph
-from softprune.deploy.export.safetensors import write_safetensors
 from softprune.deploy.export.storage import stored
+from softprune.deploy.export.tensor_file import write_safetensors
 
 FORMAT, VERSION = "spx", "1"
 

@@ -36,8 +36,10 @@ def _attention(
     if is_causal:
         seen = torch.ones(length(lowering, query, -2), length(lowering, key, -2), dtype=torch.bool).tril()
         mask = _added(seen)
-    if isinstance(mask, str):
-        return _with_computed_mask(lowering, inputs, factor, mask, query, key)
+    shared = len({lowering.shape(part)[:-2] for part in (query, key, value)}) == 1
+    if isinstance(mask, str) or not shared:
+        added = _added(mask) if isinstance(mask, Tensor) else mask
+        return _in_steps(lowering, inputs, factor, added, query, key)
     name = None if mask is None else lowering.weight(_added(mask))
     return lowering.emit("attention", inputs, scale=factor, mask=name)
 
@@ -49,13 +51,15 @@ def _added(mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
 
 
-def _with_computed_mask(lowering: Lowering, inputs: list[str], factor: float, mask: str, query: Node, key: Node) -> str:
-    """The same in single steps, because a mask of an attention is a constant in the format."""
+def _in_steps(
+    lowering: Lowering, inputs: list[str], factor: float, mask: str | Tensor | None, query: Node, key: Node
+) -> str:
+    """The same in single steps: in the format a mask is a constant, and q, k and v have the same batches."""
     queries, keys = lowering.shape(query), lowering.shape(key)
     order = [*range(len(keys) - 2), len(keys) - 1, len(keys) - 2]
     turned = lowering.emit("permute", [inputs[1]], tuple(keys[axis] for axis in order), axes=order)
-    scores = product(lowering, inputs[0], turned, (*queries[:-1], keys[-2]))
-    scores = combine(lowering, "add", combine(lowering, "mul", scores, factor), mask)
+    scores = combine(lowering, "mul", product(lowering, inputs[0], turned, (*queries[:-1], keys[-2])), factor)
+    scores = scores if mask is None else combine(lowering, "add", scores, mask)
     shape = lowering.graph.shapes[scores]
     shares = lowering.emit("softmax", [scores], shape, axis=len(shape) - 1)
     return product(lowering, shares, inputs[2])
