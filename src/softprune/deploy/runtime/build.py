@@ -33,7 +33,7 @@ def compiler() -> str | None:
 def units() -> dict[str, tuple[str, ...]]:
     """Each translation unit with the flags of its instruction set."""
     x86 = platform.machine().lower() in ("x86_64", "amd64")
-    names = {"cpu": (), "plan": (), "portable": ()}
+    names: dict[str, tuple[str, ...]] = {"cpu": (), "plan": (), "portable": ()}
     return {**names, **X86} if x86 else names
 
 

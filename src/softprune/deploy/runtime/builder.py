@@ -60,7 +60,7 @@ class Builder:
     def new(self, name: str) -> Array:
         """A place for a value: images in a grid, all else in the usual order."""
         shape = self.shapes[name]
-        if len(shape) != 4 or 0 in shape:
+        if len(shape) != 4 or 0 in shape or shape[2] * shape[3] == 1:
             self.arrays[name] = self.arena.contiguous(shape)
             return self.arrays[name]
         grid = Grid(shape[0], shape[1], 1, shape[2], shape[3], self.wanted.get(name, Halo()))

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softprune.deploy.runtime import cache
+from softprune.deploy.runtime.arena import Arena
 from softprune.deploy.runtime.batch import splits
 from softprune.deploy.runtime.library import Library, library
 from softprune.deploy.runtime.planner import build
-from softprune.deploy.runtime.program import Plan, Team
+from softprune.deploy.runtime.program import Plan, Program, Team
 from softprune.deploy.runtime.shape import Shape, infer
 from softprune.deploy.runtime.spx import Model, read_spx
-from softprune.deploy.runtime.tune import tune_plan
+from softprune.deploy.runtime.tune import Tuner, recall, remember
 
 Array = NDArray[np.float32]
 # Plans that an engine keeps; a caller with many batch sizes makes more.
@@ -71,6 +73,7 @@ class Engine:
         self._kernels, self._tune = kernels, tune
         self._team = Team(kernels, threads) if kernels else None
         self._plans: dict[int, Plan] = {}
+        self._arenas: dict[int, Arena] = {}
         self._lock = threading.Lock()
         self._splits = splits(model)
         self._dense: dict[str, Array] = {}
@@ -103,14 +106,23 @@ class Engine:
         assert self._kernels is not None and self._team is not None
         if batch not in self._plans:
             if len(self._plans) >= MAX_PLANS:
-                self._plans.pop(next(iter(self._plans)))
+                oldest = next(iter(self._plans))
+                del self._plans[oldest], self._arenas[oldest]
             builder = build(self.model, self._kernels, batch=batch, threads=self.threads)
-            plan = Plan(self._kernels, self._team, builder.program)
-            plan.memory = builder.arena
             if self._tune:
-                tune_plan(plan, self.model, self._kernels, batch=batch, threads=self.threads)
-            self._plans[batch] = plan
+                self._tuned(builder.program, batch)
+            self._plans[batch] = Plan(self._kernels, self._team, builder.program)
+            self._arenas[batch] = builder.arena
         return self._plans[batch]
+
+    def _tuned(self, program: Program, batch: int) -> None:
+        """Give a program the fastest choices, from the cache or measured now."""
+        assert self._kernels is not None and self._team is not None
+        name = cache.key(model=self.model.digest, level=self.level, batch=batch, threads=self.threads)
+        if not recall(program, name):
+            slots = self.slots(batch)
+            Tuner(self._kernels, self._team, program).run([array.ctypes.data for array in slots])
+            remember(program, name)
 
     def slots(self, batch: int) -> list[Array]:
         """Arrays of zeros in the place of inputs and outputs."""

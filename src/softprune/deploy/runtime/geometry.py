@@ -1,7 +1,8 @@
 """Geometry: where the taps of a convolution lie in a grid.
 
 A stride s splits rows and columns into s phases: plane (py, px) holds the pixels (s*r + py, s*c + px), so that
-neighbouring outputs read neighbouring places whatever the stride. Tap k reads at k*dilation - padding = s*shift + phase.
+neighbouring outputs read neighbouring places whatever the stride. Tap k reads at
+k*dilation - padding = s*shift + phase.
 """
 
 from __future__ import annotations

@@ -194,7 +194,8 @@ def _op(entry: Any, weights: Mapping[str, Any]) -> Op:
     if not isinstance(entry, dict) or not isinstance(entry.get("op"), str) or entry["op"] not in OPERATIONS:
         kind = entry.get("op") if isinstance(entry, dict) else entry
         raise ValueError(f"operation {kind!r:.100} is none of the format's; known are {', '.join(OPERATIONS)}")
-    path, inputs, output = entry.get("path", ""), entry.get("inputs"), entry.get("output")
+    path, output = entry.get("path", ""), entry.get("output")
+    inputs: Any = entry.get("inputs")
     named = isinstance(inputs, list) and all(isinstance(name, str) for name in inputs)
     if not isinstance(path, str) or not named or not isinstance(output, str):
         raise ValueError(f"operation {entry['op']!r} must have a path, inputs and an output, all texts")

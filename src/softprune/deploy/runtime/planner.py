@@ -11,9 +11,10 @@ from softprune.deploy.runtime.library import Library
 from softprune.deploy.runtime.lowering import convolution, elementwise, image, layout, product, reduction
 from softprune.deploy.runtime.shape import infer
 from softprune.deploy.runtime.spx import Model
+from softprune.deploy.runtime.wavefront import chains
 
 LOWERING: dict[str, Callable[[Builder, Op], None]] = {
-    "conv2d": convolution.lower_conv,
+    "conv2d": product.lower_conv2d,
     "conv_transpose2d": convolution.lower_conv_transpose,
     "linear": product.lower_linear,
     "matmul": product.lower_matmul,
@@ -51,14 +52,32 @@ def build(model: Model, library: Library, *, batch: int, threads: int) -> Builde
     for number, name in enumerate(graph.inputs):
         builder.arrays[name] = builder.arena.slot(number, shapes[name])
     last = _last_reads(graph)
+    found = chains(graph, [op.kind == "conv2d" and builder.geometry(op).plain for op in graph.ops])
+    inner = {place for chain in found for place in chain[:-1]}
+    begins: dict[int, int] = {}
+    pending: set[str] = set()
     for place, op in enumerate(graph.ops):
         LOWERING.get(op.kind, elementwise.lower_activation)(builder, op)
-        builder.end_op()
-        _release(builder, {*op.reads, op.output}, last, place)
+        begins[place] = len(builder.program.steps) - 1
+        pending |= {*op.reads, op.output}
+        # In a wavefront the first convolution still reads its input while the last one writes its output.
+        if place not in inner:
+            builder.end_op()
+            _release(builder, pending, last, place)
+            pending = set()
+    _mark_chains(builder, found, begins)
     for number, name in enumerate(graph.outputs):
         slot = builder.arena.slot(len(graph.inputs) + number, shapes[name])
         elementwise.copy(builder, "", slot, builder.arrays[name], "output")
     return builder
+
+
+def _mark_chains(builder: Builder, found: list[range], ends: dict[int, int]) -> None:
+    """Tell the program which of its steps form chains: those with nothing in between."""
+    for chain in found:
+        steps = range(ends[chain.start], ends[chain.stop - 1] + 1)
+        if len(steps) == len(chain) and all(builder.program.steps[i].site is not None for i in steps):
+            builder.program.chains.append(steps)
 
 
 def _last_reads(graph: Graph) -> dict[str, int]:

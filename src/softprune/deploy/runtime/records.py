@@ -56,18 +56,6 @@ class Dense(c.Structure):
     _fields_ = (("walk", Walk), *_pointers("taps weights"), *_ints("tap_count groups"))
 
 
-class Depthwise(c.Structure):
-    """A convolution of each channel by itself."""
-
-    _fields_ = (
-        *_pointers("input out weights bias"),
-        *_longs("in_plane in_image in_pitch out_plane out_image out_pitch"),
-        *_ints("images channels height width out_height out_width"),
-        *_ints("kernel_h kernel_w stride_h stride_w pad_h pad_w dilation_h dilation_w"),
-        *_floats("low high"),
-    )
-
-
 class Map(c.Structure):
     """A copy or an element-wise operation on strided views."""
 
@@ -149,5 +137,17 @@ class Resize(c.Structure):
     )
 
 
+class Band(c.Structure):
+    """A range of tiles of one convolution."""
+
+    _fields_ = (*_pointers("record"), *_ints("kind first last unused"))
+
+
+class Group(c.Structure):
+    """Convolutions that run band by band."""
+
+    _fields_ = (*_pointers("bands"), *_longs("count"))
+
+
 # In the order of the enumeration Kind.
-KINDS: tuple[type[c.Structure], ...] = (Sparse, Dense, Depthwise, Maps, Pool, Reduce, Matmul, Linear, Resize)
+KINDS: tuple[type[c.Structure], ...] = (Sparse, Dense, Maps, Pool, Reduce, Matmul, Linear, Resize, Group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -224,7 +225,8 @@ def _attention(scope: _Scope) -> Shape:
 
 def _resize(scope: _Scope) -> Shape:
     n, c, h, w = scope.image()
-    size, scale = scope.op.fields.get("size"), scope.op.fields.get("scale")
+    size: Any = scope.op.fields.get("size")
+    scale: Any = scope.op.fields.get("scale")
     scope.need((size is None) != (scale is None), "needs either a size or a scale")
     sizes = tuple(size) if size is not None else (int(h * scale[0]), int(w * scale[1]))
     scope.need(min(*sizes, h, w) > 0, f"{(h, w)} cannot become {sizes}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,8 @@ Array = NDArray[np.float32]
 NONZERO = np.dtype([("offset", "<i4"), ("value", "<f4")])
 # Above this density the dense kernel wins without a measurement.
 DENSE_FROM = 0.4
+# Activations that are a cut to a range, done while storing.
+BOUNDS = {None: (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 
 
 @dataclass(frozen=True, order=True)
@@ -73,7 +76,8 @@ class Site:
     @property
     def nonzeros(self) -> int:
         """Weights that are not zero."""
-        return self._nonzeros()[0].size
+        count: int = self._once("count", self.weight.count)
+        return count
 
     @property
     def density(self) -> float:
@@ -99,7 +103,7 @@ class Site:
 
     def keep_only(self, choice: Choice) -> None:
         """Forget the tables of other choices."""
-        self._cache = {key: value for key, value in self._cache.items() if key in (choice.kind, "pieces")}
+        self._cache = {key: value for key, value in self._cache.items() if key in (choice.kind, "pieces", "count")}
 
     def _once(self, key: str, make: Any) -> Any:
         if key not in self._cache:
@@ -154,9 +158,13 @@ class Site:
         tiles = -(-self.vectors // vectors)
         return Choice(kind, vectors, shifted, self.threads > 1 and tiles < 4 * self.threads)
 
+    def tiles(self, choice: Choice) -> NDArray[np.void]:
+        """The tiles of a choice, in the order of their positions."""
+        return make_tiles(self._pieces().vectors, choice.vectors, width=self.facts.width)
+
     def _walk(self, choice: Choice) -> tuple[Walk, list[Any]]:
         pieces = self._pieces()
-        tiles = make_tiles(pieces.vectors, choice.vectors, width=self.facts.width)
+        tiles = self.tiles(choice)
         residual = self.residual
         walk = Walk(
             _at(self.start),
@@ -227,7 +235,7 @@ def _at(array: Any) -> int:
 
 def _padded(array: Array) -> bool:
     """Whether each channel has room for whole vectors behind its last pixel."""
-    images, channels, rows, columns = array.shape
+    images, _, rows, columns = array.shape
     used = images * rows * columns
     room = array.strides[1] // 4
     return room % 16 == 0 and room >= -(-used // 16) * 16 and array.ctypes.data % 64 == 0 and array.strides[3] == 4

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_HEADER = 64 << 20
-DTYPES = {"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "U16": np.dtype("<u2")}
+DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "U16": np.dtype("<u2")}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def _tensor(path: Path, name: str, entry: Any, body: NDArray[np.uint8]) -> NDArr
     where = f"{path}: tensor {name!r}"
     if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str) or entry["dtype"] not in DTYPES:
         raise ValueError(f"{where} must have a dtype of {', '.join(DTYPES)}")
-    shape, offsets = entry.get("shape"), entry.get("data_offsets")
+    shape: Any = entry.get("shape")
+    offsets: Any = entry.get("data_offsets")
     if not whole_numbers(shape) or not whole_numbers(offsets) or len(offsets) != 2 or len(shape) > 8:
         raise ValueError(f"{where} must have a shape of at most 8 sizes and two data_offsets, all whole numbers")
     dtype, count = DTYPES[entry["dtype"]], product(shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,5 +67,5 @@ def make_tiles(vectors: NDArray[np.int64], count: int, *, width: int) -> NDArray
     for begin, end in zip([0, *breaks], [*breaks, len(vectors)], strict=True):
         tiles = -(-(end - begin) // count)
         edges = begin + np.arange(tiles + 1) * (end - begin) // tiles
-        rows += [(a, b - a, vectors[a] * width) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        rows += [(a, b - a, vectors[a] * width) for a, b in pairwise(edges)]
     return np.array(rows, TILE)

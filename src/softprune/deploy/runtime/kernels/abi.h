@@ -70,19 +70,6 @@ struct Dense {
   int32_t groups;
 };
 
-struct Depthwise {
-  const float* in;
-  float* out;
-  const float* weights;  // channel, ky, kx
-  const float* bias;
-  int64_t in_plane, in_image, in_pitch;
-  int64_t out_plane, out_image, out_pitch;
-  int32_t images, channels, height, width;
-  int32_t out_height, out_width;
-  int32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-  float low, high;
-};
-
 struct Map {
   Base out, a, b, c;
   int64_t shape[kMaxDims];
@@ -150,12 +137,27 @@ struct Resize {
   int32_t images, channels, out_height, out_width;
 };
 
-enum Kind : int32_t { kSparse, kDense, kDepthwise, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kKinds };
+// A range of tiles of one convolution.
+struct Band {
+  const void* record;
+  int32_t kind;
+  int32_t first, last;
+  int32_t unused;
+};
 
-// Which share of an operation a thread does.
+// Convolutions that run band by band, each as soon as the rows that it reads are there.
+struct Group {
+  const Band* bands;
+  int64_t count;
+};
+
+enum Kind : int32_t { kSparse, kDense, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kGroup, kKinds };
+
+// Which share of an operation a thread does; of a convolution possibly only tiles [first, last).
 struct Share {
   int part, parts;
   float* const* slots;
+  int first = 0, last = -1;
 };
 
 inline float* at(const Base& base, const Share& share) {

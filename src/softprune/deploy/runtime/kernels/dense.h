@@ -50,13 +50,15 @@ void run_dense(const void* record, const spx::Share& share) {
   const auto& op = *static_cast<const spx::Dense*>(record);
   const int per_group = op.walk.channels / op.groups;
   const int blocks = (per_group + kDenseChannels - 1) / kDenseChannels * op.groups;
-  int first_tile = 0, last_tile = op.walk.tile_count, first = 0, last = blocks;
+  int first_tile = share.first, last_tile = share.last < 0 ? op.walk.tile_count : share.last;
+  int first = 0, last = blocks;
   if (op.walk.by_channel) {
     first = (int)cut(blocks, share.part, share.parts);
     last = (int)cut(blocks, share.part + 1, share.parts);
   } else {
-    first_tile = (int)cut(op.walk.tile_count, share.part, share.parts);
-    last_tile = (int)cut(op.walk.tile_count, share.part + 1, share.parts);
+    const int tiles = last_tile - first_tile;
+    last_tile = first_tile + (int)cut(tiles, share.part + 1, share.parts);
+    first_tile += (int)cut(tiles, share.part, share.parts);
   }
   for (int t = first_tile; t < last_tile; t++) {
     const spx::Tile& tile = op.walk.tiles[t];

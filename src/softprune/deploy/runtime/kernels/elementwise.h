@@ -19,17 +19,22 @@ struct Row {
   int64_t out_step, a_step, b_step, c_step, count;
 };
 
+// Every second element. Masks keep the loads inside of the 2 * count - 1 elements that are there.
+SPX_INLINE void halve(float* out, const float* in, int64_t count) {
 #if defined(SPX_AVX512)
-// Every second element.
-SPX_INLINE int64_t halve(float* out, const float* in, int64_t count) {
   const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
   int64_t i = 0;
-  // The last pair of loads may read one element behind the last one taken, so it is left to the scalar loop.
   for (; i + kWidth < count; i += kWidth)
     store(out + i, _mm512_permutex2var_ps(load(in + 2 * i), even, load(in + 2 * i + 16)));
-  return i;
-}
+  const int left = (int)(count - i), there = 2 * left - 1;
+  if (left <= 0) return;
+  const unsigned low = there >= 16 ? 0xffffu : (1u << there) - 1, high = there > 16 ? (1u << (there - 16)) - 1 : 0;
+  const Vec both = _mm512_permutex2var_ps(load_lanes(in + 2 * i, low), even, load_lanes(in + 2 * i + 16, high));
+  store_lanes(out + i, left == 16 ? 0xffffu : (1u << left) - 1, both);
+#else
+  for (int64_t i = 0; i < count; i++) out[i] = in[2 * i];
 #endif
+}
 
 template <int K>
 void map_row(const Row& row) {
@@ -44,11 +49,8 @@ void map_row(const Row& row) {
     const float factor = *b, term = K == kAffine ? *c : 0.0f;
     for (int64_t i = 0; i < n; i++) out[i] = combine<K>(a[i], factor, term);
   } else {
-    int64_t i = 0;
-#if defined(SPX_AVX512)
-    if (K == kCopy && row.out_step == 1 && row.a_step == 2) i = halve(out, a, n);
-#endif
-    for (; i < n; i++)
+    if (K == kCopy && row.out_step == 1 && row.a_step == 2) return halve(out, a, n);
+    for (int64_t i = 0; i < n; i++)
       out[i * row.out_step] =
           combine<K>(a[i * row.a_step], K > kCopy ? b[i * row.b_step] : 0.0f, K == kAffine ? c[i * row.c_step] : 0.0f);
   }
@@ -75,21 +77,33 @@ void run_map(const spx::Map& map, const spx::Share& share) {
   }
   if (first >= end || from >= to) return;
   float *out = at(map.out, share), *a = at(map.a, share), *b = at(map.b, share), *c = at(map.c, share);
-  for (int64_t index = first; index < end; index++) {
-    int64_t rest = index, o = from * map.out_stride[last], x = from * map.a_stride[last];
-    int64_t y = from * map.b_stride[last], z = from * map.c_stride[last];
-    for (int d = last - 1; d >= 0; d--) {
-      const int64_t i = rest % map.shape[d];
-      rest /= map.shape[d];
-      o += i * map.out_stride[d];
-      x += i * map.a_stride[d];
-      y += i * map.b_stride[d];
-      z += i * map.c_stride[d];
-    }
+  int64_t index[spx::kMaxDims] = {0}, rest = first;
+  int64_t o = from * map.out_stride[last], x = from * map.a_stride[last];
+  int64_t y = from * map.b_stride[last], z = from * map.c_stride[last];
+  const auto move = [&](int d, int64_t steps) {
+    o += steps * map.out_stride[d];
+    x += steps * map.a_stride[d];
+    y += steps * map.b_stride[d];
+    z += steps * map.c_stride[d];
+  };
+  for (int d = last - 1; d >= 0; d--) {
+    index[d] = rest % map.shape[d];
+    rest /= map.shape[d];
+    move(d, index[d]);
+  }
+  for (int64_t count = end - first; count > 0; count--) {
     const Row row{out + o, a + x, b + y, c + z, map.out_stride[last], map.a_stride[last], map.b_stride[last],
                   map.c_stride[last], to - from};
     run_row(map.kind, row);
     activate_row(map.activation, row.out, row.out_step, row.count);
+    for (int d = last - 1; d >= 0; d--) {
+      if (++index[d] < map.shape[d]) {
+        move(d, 1);
+        break;
+      }
+      move(d, 1 - map.shape[d]);
+      index[d] = 0;
+    }
   }
 }
 

@@ -15,8 +15,8 @@
 namespace {
 
 constexpr int64_t kSizes[spx::kKinds] = {
-    sizeof(spx::Sparse), sizeof(spx::Dense),  sizeof(spx::Depthwise), sizeof(spx::Maps),  sizeof(spx::Pool),
-    sizeof(spx::Reduce), sizeof(spx::Matmul), sizeof(spx::Linear),    sizeof(spx::Resize)};
+    sizeof(spx::Sparse), sizeof(spx::Dense),  sizeof(spx::Maps),   sizeof(spx::Pool), sizeof(spx::Reduce),
+    sizeof(spx::Matmul), sizeof(spx::Linear), sizeof(spx::Resize), sizeof(spx::Group)};
 
 struct Step {
   spx::Kernel kernel;
@@ -33,13 +33,25 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+void run_group(Plan& plan, const spx::Group& group, spx::Share share) {
+  for (int64_t i = 0; i < group.count; i++) {
+    const spx::Band& band = group.bands[i];
+    share.first = band.first;
+    share.last = band.last;
+    spx::table().kernels[band.kind](band.record, share);
+    if (i + 1 < group.count) plan.team->barrier.wait();
+  }
+}
+
 void run_steps(Plan& plan, float* const* slots, double* seconds) {
   const int parts = plan.team->size();
   const std::function<void(int)> task = [&](int part) {
-    const spx::Share share{part, parts, slots};
+    const spx::Share share{part, parts, slots, 0, -1};
     double before = seconds && part == 0 ? now() : 0;
     for (size_t i = 0; i < plan.steps.size(); i++) {
-      plan.steps[i].kernel(plan.steps[i].record.data(), share);
+      const Step& step = plan.steps[i];
+      if (step.kernel) step.kernel(step.record.data(), share);
+      else run_group(plan, *reinterpret_cast<const spx::Group*>(step.record.data()), share);
       plan.team->barrier.wait();
       if (seconds && part == 0) {
         const double after = now();

@@ -1,6 +1,7 @@
 // Maximum, average and adaptive average pooling on strided images.
 #pragma once
 #include "abi.h"
+#include "elementwise.h"
 #include "simd.h"
 
 namespace {
@@ -55,6 +56,49 @@ void pool_row(const spx::Pool& op, const float* in, float* out, int y) {
   }
 }
 
+constexpr int kLine = 2048;
+
+// Combines all lines of a window, then all shifts of the result, then takes every stride-th place: contiguous loops.
+template <bool Max>
+SPX_INLINE void window_lines(const spx::Pool& op, const float* in, float* line, float* wide, int y, int length) {
+  const Window rows = window(y, op.kernel_h, op.stride_h, op.pad_h, op.dilation_h, op.height, 0);
+  const float start = Max ? -__builtin_inff() : 0.0f;
+  const int reach = length + (op.kernel_w - 1) * op.dilation_w;
+  for (int x = 0; x < reach; x++) line[x] = start;
+  float* inside = line + op.pad_w;
+  const int count = op.width < reach - op.pad_w ? op.width : reach - op.pad_w;
+  for (int ky = rows.first; ky < rows.last; ky++) {
+    const float* source = in + (int64_t)(y * op.stride_h - op.pad_h + ky * op.dilation_h) * op.in_stride[2];
+    for (int x = 0; x < count; x++) inside[x] = Max ? larger(inside[x], source[x]) : inside[x] + source[x];
+  }
+  for (int x = 0; x < length; x++) wide[x] = line[x];
+  for (int kx = 1; kx < op.kernel_w; kx++) {
+    const float* shifted = line + kx * op.dilation_w;
+    for (int x = 0; x < length; x++) wide[x] = Max ? larger(wide[x], shifted[x]) : wide[x] + shifted[x];
+  }
+}
+
+// True if it could do the row: columns side by side and short enough for the buffers.
+bool pool_lines(const spx::Pool& op, const float* in, float* out, int y) {
+  const int64_t length = (int64_t)(op.out_width - 1) * op.stride_w + 1;
+  if (op.in_stride[3] != 1 || op.out_stride[3] != 1) return false;
+  if (length + (int64_t)(op.kernel_w - 1) * op.dilation_w + op.pad_w > kLine) return false;
+  float line[kLine], wide[kLine];
+  if (op.kind == 0) window_lines<true>(op, in, line, wide, y, (int)length);
+  else window_lines<false>(op, in, line, wide, y, (int)length);
+  if (op.stride_w == 1) memcpy(out, wide, length * sizeof(float));
+  else if (op.stride_w == 2) halve(out, wide, op.out_width);
+  else
+    for (int x = 0; x < op.out_width; x++) out[x] = wide[x * op.stride_w];
+  if (op.kind == 0) return true;
+  const Window rows = window(y, op.kernel_h, op.stride_h, op.pad_h, op.dilation_h, op.height, op.include_pad);
+  for (int x = 0; x < op.out_width; x++) {
+    const Window columns = window(x, op.kernel_w, op.stride_w, op.pad_w, op.dilation_w, op.width, op.include_pad);
+    out[x] /= (float)(rows.size * columns.size);
+  }
+  return true;
+}
+
 void adaptive_row(const spx::Pool& op, const float* in, float* out, int y) {
   const int64_t y0 = (int64_t)y * op.height / op.out_height;
   const int64_t y1 = ((int64_t)(y + 1) * op.height + op.out_height - 1) / op.out_height;
@@ -78,7 +122,8 @@ void run_pool(const void* record, const spx::Share& share) {
     float* target = out + n * op.out_stride[0] + c * op.out_stride[1];
     for (int y = 0; y < op.out_height; y++) {
       if (op.kind == 2) adaptive_row(op, source, target + y * op.out_stride[2], y);
-      else pool_row(op, source, target + y * op.out_stride[2], y);
+      else if (!pool_lines(op, source, target + y * op.out_stride[2], y))
+        pool_row(op, source, target + y * op.out_stride[2], y);
     }
   }
 }

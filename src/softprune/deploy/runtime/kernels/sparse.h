@@ -182,13 +182,15 @@ int sparse_cut(const spx::Sparse& op, int part, int parts) {
 
 void run_sparse(const void* record, const spx::Share& share) {
   const auto& op = *static_cast<const spx::Sparse*>(record);
-  int first_tile = 0, last_tile = op.walk.tile_count, first = 0, last = op.walk.channels;
+  int first_tile = share.first, last_tile = share.last < 0 ? op.walk.tile_count : share.last;
+  int first = 0, last = op.walk.channels;
   if (op.walk.by_channel) {
     first = sparse_cut(op, share.part, share.parts);
     last = sparse_cut(op, share.part + 1, share.parts);
   } else {
-    first_tile = (int)cut(op.walk.tile_count, share.part, share.parts);
-    last_tile = (int)cut(op.walk.tile_count, share.part + 1, share.parts);
+    const int tiles = last_tile - first_tile;
+    last_tile = first_tile + (int)cut(tiles, share.part + 1, share.parts);
+    first_tile += (int)cut(tiles, share.part, share.parts);
   }
   for (int t = first_tile; t < last_tile; t++) {
     const spx::Tile& tile = op.walk.tiles[t];

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from softprune.deploy.runtime.builder import Array, Builder
@@ -11,11 +9,8 @@ from softprune.deploy.runtime.geometry import Geometry
 from softprune.deploy.runtime.graph import Op
 from softprune.deploy.runtime.grid import Grid, Halo
 from softprune.deploy.runtime.lowering.elementwise import COPY, activate, add_maps, copy, map_record, owned
-from softprune.deploy.runtime.site import Site
+from softprune.deploy.runtime.site import BOUNDS, Site
 from softprune.deploy.runtime.weight import Weight
-
-# Activations that are a cut to a range, done while storing.
-BOUNDS = {None: (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 
 
 def lower_conv(b: Builder, op: Op) -> None:
@@ -64,7 +59,7 @@ def _finish(b: Builder, op: Op, geometry: Geometry, grid: Grid, start: Array, we
     site = Site(facts, b.threads, geometry, grid, start, out, added, weight, bias, groups, bounds)
     b.program.add_site(op.path, op.kind, site)
     if activation not in BOUNDS:
-        activate(b, op.path, out, activation)
+        activate(b, op.path, out, str(activation))
 
 
 def _rows(b: Builder, path: str, array: Array) -> Array:
@@ -106,10 +101,11 @@ def _turned(weight: Weight, groups: int) -> Weight:
     return Weight(shape, None, np.ascontiguousarray(turned).reshape(shape))
 
 
-def lower_linear_rows(b: Builder, op: Op, source: Array) -> None:
+def lower_linear_rows(
+    b: Builder, op: Op, source: Array, weight: Weight, added: Array | None, shape: tuple[int, ...]
+) -> Array:
     """A linear layer with many rows: rows are the pixels of a 1 x 1 convolution, its output stays transposed."""
     rows, inputs = source.shape
-    weight = b.weights[op.fields["weight"]]
     outputs = weight.shape[0]
     geometry = Geometry((1, rows), (1, rows), (1, 1), (1, 1), (0, 0), (1, 1))
     grid = Grid(1, inputs, 1, 1, rows, Halo())
@@ -118,13 +114,10 @@ def lower_linear_rows(b: Builder, op: Op, source: Array) -> None:
     out_grid = Grid(1, outputs, 1, 1, rows, Halo())
     out = out_grid.view(b.arena.grid(out_grid))
     flat = out[0, :, 0, :].T
-    shape = b.shapes[op.output]
-    b.arrays[op.output] = np.ndarray(
-        shape, np.float32, b.arena.owner(out), offset=4 * out_grid.margin, strides=_strides(flat, shape)
-    )
+    whole, margin = b.arena.owner(out), 4 * out_grid.margin
+    target = np.ndarray(shape, np.float32, whole, offset=margin, strides=_strides(flat, shape))
     activation = op.fields.get("activation")
-    residual = op.fields.get("residual")
-    plain = residual is None and activation in BOUNDS
+    plain = added is None and activation in BOUNDS
     bounds = BOUNDS[activation] if plain else BOUNDS[None]
     site = Site(
         b.library.facts,
@@ -141,9 +134,9 @@ def lower_linear_rows(b: Builder, op: Op, source: Array) -> None:
     )
     b.program.add_site(op.path, op.kind, site)
     if not plain:
-        target = b.arrays[op.output]
-        args = [target] if residual is None else [target, b.arrays[residual]]
+        args = [target] if added is None else [target, added]
         add_maps(b, op.path, "finish", [map_record(b, len(args) - 1, target, args, activation=activation)])
+    return target
 
 
 def _strides(flat: Array, shape: tuple[int, ...]) -> tuple[int, ...]:

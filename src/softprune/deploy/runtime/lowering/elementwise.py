@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import addressof
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +59,6 @@ def add_maps(b: Builder, path: str, what: str, records: Sequence[Map]) -> None:
     """Append element-wise operations that do not depend on each other, as one step."""
     if records:
         items = (Map * len(records))(*records)
-        from ctypes import addressof
-
         b.program.add(path, what, Maps(addressof(items), len(records)), [items])
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from softprune.deploy.runtime.builder import Array, Builder
 from softprune.deploy.runtime.graph import Op
-from softprune.deploy.runtime.lowering.convolution import BOUNDS, lower_linear_rows
+from softprune.deploy.runtime.lowering.convolution import lower_conv, lower_linear_rows
 from softprune.deploy.runtime.lowering.elementwise import (
     ADD,
     activate,
@@ -17,7 +21,10 @@ from softprune.deploy.runtime.lowering.elementwise import (
 )
 from softprune.deploy.runtime.lowering.reduction import add_softmax
 from softprune.deploy.runtime.records import Base, Linear, Matmul
-from softprune.deploy.runtime.site import DENSE_FROM
+from softprune.deploy.runtime.shape import Shape
+from softprune.deploy.runtime.site import BOUNDS, DENSE_FROM
+from softprune.deploy.runtime.tensorfile import product
+from softprune.deploy.runtime.weight import Weight
 
 # From so many rows on, rows are the lanes.
 MANY_ROWS = 8
@@ -38,26 +45,61 @@ def _matrix(b: Builder, path: str, array: Array) -> Array:
     return mine.reshape(shape)
 
 
+@dataclass(frozen=True)
+class Job:
+    """A linear layer: operation, input, weight (outputs, inputs), residual, and the shape of its output."""
+
+    op: Op
+    source: Array
+    weight: Weight
+    added: Array | None
+    shape: Shape
+
+    @property
+    def rows(self) -> int:
+        """Rows of the input."""
+        return product(self.shape[:-1])
+
+
 def lower_linear(b: Builder, op: Op) -> None:
     """A linear layer."""
-    shape = b.shapes[op.output]
-    if 0 in shape:
-        b.new(op.output)
+    residual = op.fields.get("residual")
+    added = None if residual is None else b.arrays[residual]
+    weight = b.weights[op.fields["weight"]]
+    b.arrays[op.output] = _linear(b, Job(op, b.arrays[op.inputs[0]], weight, added, b.shapes[op.output]))
+
+
+def lower_conv2d(b: Builder, op: Op) -> None:
+    """A convolution; on images of one pixel it is a linear layer."""
+    shape, weight = b.shapes[op.output], b.weights[op.fields["weight"]]
+    size = (*b.shapes[op.inputs[0]][2:], *weight.shape[2:], *op.fields["stride"], op.fields["groups"])
+    if set(size) != {1} or set(op.fields["padding"]) != {0} or 0 in shape:
+        lower_conv(b, op)
         return
-    source = b.arrays[op.inputs[0]]
-    rows = int(np.prod(shape[:-1], dtype=np.int64))
-    if rows >= MANY_ROWS:
-        lower_linear_rows(b, op, _merge_rows(b, op.path, source))
-        return
-    matrix = _matrix(b, op.path, source)
-    out = b.arena.contiguous(shape)
-    b.arrays[op.output] = out
-    activation, residual = op.fields.get("activation"), op.fields.get("residual")
-    added = None if residual is None else _matrix(b, op.path, b.arrays[residual])
-    record, keep = _few_rows(b, op, matrix, out.reshape(rows, shape[-1]), added)
-    b.program.add(op.path, "linear", record, keep, cost=rows * b.weights[op.fields["weight"]].count())
+    residual = op.fields.get("residual")
+    added = None if residual is None else b.arrays[residual][:, :, 0, 0]
+    flat = Weight(weight.shape[:2], weight.places, weight.values)
+    out = _linear(b, Job(op, b.arrays[op.inputs[0]][:, :, 0, 0], flat, added, shape[:2]))
+    b.arrays[op.output] = out[:, :, None, None]
+
+
+def _linear(b: Builder, job: Job) -> Array:
+    op = job.op
+    if 0 in job.shape:
+        return b.arena.contiguous(job.shape)
+    if job.rows >= MANY_ROWS:
+        return lower_linear_rows(b, op, _merge_rows(b, op.path, job.source), job.weight, job.added, job.shape)
+    matrix = _matrix(b, op.path, job.source)
+    out = b.arena.contiguous(job.shape)
+    added = None if job.added is None else _matrix(b, op.path, job.added)
+    flat = out.reshape(job.rows, job.shape[-1])
+    record, keep = _few_rows(b, op, matrix, flat, added, job.weight)
+    b.program.add(op.path, "linear", record, keep, cost=job.rows * job.weight.count())
+    b.program.steps[-1].nonzeros = job.weight.count()
+    activation = op.fields.get("activation")
     if activation not in BOUNDS:
-        activate(b, op.path, out, activation)
+        activate(b, op.path, out, str(activation))
+    return out
 
 
 def _merge_rows(b: Builder, path: str, array: Array) -> Array:
@@ -73,8 +115,9 @@ def _merge_rows(b: Builder, path: str, array: Array) -> Array:
         return mine.reshape(shape)
 
 
-def _few_rows(b: Builder, op: Op, source: Array, out: Array, added: Array | None) -> tuple[Linear, list[Array]]:
-    weight = b.weights[op.fields["weight"]]
+def _few_rows(
+    b: Builder, op: Op, source: Array, out: Array, added: Array | None, weight: Weight
+) -> tuple[Linear, list[NDArray[Any]]]:
     outputs, inputs = weight.shape
     bias = b.vector(op.fields.get("bias"), outputs)
     low, high = BOUNDS.get(op.fields.get("activation"), BOUNDS[None])
