@@ -163,7 +163,7 @@ class Transformer(nn.Module):
 
     def forward(self, x):
         x = self.patches(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.places
+        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], dim=1) + self.places
         x = self.layer(x)
         x = x + self.attention(self.norm(x))
         return {"class": self.head(x[:, 0]), "mean": x.mean(1)}
@@ -180,5 +180,5 @@ class Joined(nn.Module):
     def forward(self, x, y):
         a, b = torch.cat([x, y], 1).chunk(2, dim=1)
         c = torch.cat([F.relu(self.left(a))[..., 1:-1], self.right(b)], dim=1)
-        c = c.view(len(c), 2, 6, *c.shape[2:]).transpose(1, 2).flatten(1, 2)
+        c = c.view(c.shape[0], 2, 6, *c.shape[2:]).transpose(1, 2).flatten(1, 2)
         return F.pixel_shuffle(self.last(F.pad(c, (0, 1, 0, 1))), 2), c.mean((2, 3), keepdim=True) - 1

@@ -64,7 +64,7 @@ def test_what_is_no_ordinary_number_survives():
 
 @pytest.mark.parametrize("density", [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7])
 def test_size_is_within_five_percent_of_the_bound(tmp_path, density):
-    state = {f"layer{i}.weight": random_zeros((128, 400 + i), density, i) for i in range(4)}
+    state = {f"layer{i}.weight": random_zeros((256, 1000 + i), density, i) for i in range(4)}
     bound = 0.0
     for tensor in state.values():
         share = float((tensor != 0).float().mean())

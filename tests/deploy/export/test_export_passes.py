@@ -10,6 +10,7 @@ from softprune.deploy.export.passes import (
     fuse_activations,
     fuse_residuals,
     join_moves,
+    lift_over_reshapes,
     simplify,
 )
 from softprune.deploy.runtime.reference import run
@@ -130,3 +131,19 @@ def test_what_nobody_reads_goes_and_equal_weights_become_one():
     made.weights["same"] = made.weights["k"].copy()
     assert_unchanged(made, drop_unused, simplify)
     assert list(made.weights) == ["w0"] and made.outputs == ["v1"] and [op.output for op in made.ops] == ["v0", "v1"]
+
+
+def test_norms_and_activations_are_lifted_over_a_reshape_into_the_convolution():
+    flat = Op("reshape", "", ["t"], "u", {"shape": [None, 2, 16]})
+    made = graph(conv("x", "t"), flat, norm("u", "v"), Op("relu", "", ["v"], "y"))
+    made.shapes.update(dict.fromkeys(["u", "v", "y"], ("s0", 2, 16)))
+    assert_unchanged(made, lift_over_reshapes, fold_scale_shift, fuse_activations)
+    assert [(op.kind, op.output) for op in made.ops] == [("conv2d", "u"), ("reshape", "y")]
+
+
+def test_a_norm_of_other_channels_stays_behind_the_reshape():
+    flat = Op("reshape", "", ["t"], "u", {"shape": [None, 32]})
+    wide = Op("scale_shift", "", ["u"], "y", {"scale": "wide", "shift": "wide"})
+    made = graph(conv("x", "t"), flat, wide, wide=np.arange(32, dtype=np.float32))
+    made.shapes.update(dict.fromkeys(["u", "y"], ("s0", 32)))
+    assert [op.kind for op in assert_unchanged(made, lift_over_reshapes).ops] == ["conv2d", "reshape", "scale_shift"]

@@ -106,6 +106,16 @@ class ByValue(nn.Module):
         return x * 2 if x.sum() > 0 else x
 
 
+class ByLength(nn.Module):
+    def forward(self, x):
+        return x.reshape(len(x), 2, 2)
+
+
+def test_a_batch_that_becomes_a_number_is_explained():
+    with pytest.raises(ValueError, match=r"len\(x\) does, x\.shape\[0\] does not"):
+        to_graph(ByLength(), X)
+
+
 def test_decisions_by_value_are_explained():
     with pytest.raises(ValueError, match=r"torch\.export cannot follow ByValue"):
         to_graph(ByValue(), X)

@@ -39,7 +39,8 @@ def capture(module: nn.Module, example: Example) -> ExportedProgram:
         except Exception as error:  # torch.export fails with whatever the module's code stumbles over
             raise ValueError(
                 f"torch.export cannot follow {type(module).__name__} with a batch of any size; "
-                f"its forward must not turn the batch size into a number or decide by values: {error}"
+                "its forward must not decide by values, or turn the batch size into a number "
+                f"(len(x) does, x.shape[0] does not): {error}"
             ) from error
         # An empty table keeps composite operations whole and still removes every in-place operation.
         with warnings.catch_warnings():

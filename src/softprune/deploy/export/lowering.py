@@ -44,7 +44,7 @@ class Lowering:
 
     def shape(self, node: Node) -> Shape:
         """The shape of what a node makes; sizes that depend on the batch as text."""
-        return tuple(size if isinstance(size, int) else str(size) for size in node.meta["val"].shape)
+        return shape_of(node.meta["val"])
 
     def sizes(self, shape: Shape, what: str) -> list[int | None]:
         """A shape as a reshape has it: None is the batch, -1 one size that follows from the others."""
@@ -111,6 +111,11 @@ class Lowering:
         if not isinstance(what, str):
             raise UnsupportedError(f"a tensor is needed, got {what!r}")
         return what
+
+
+def shape_of(tensor: Tensor) -> Shape:
+    """The shape of a captured tensor; sizes that depend on the batch as text."""
+    return tuple(size if isinstance(size, int) else str(size) for size in tensor.shape)
 
 
 def module_path(node: Node) -> str:

@@ -17,6 +17,7 @@ def simplify(graph: Graph) -> Graph:
     """Fold norms, fuse residuals and activations, join moves, drop what nobody reads; in place."""
     drop_unused(graph)
     join_moves(graph)
+    lift_over_reshapes(graph)
     fold_scale_shift(graph)
     fuse_residuals(graph)
     fuse_activations(graph)
@@ -66,6 +67,24 @@ def _moves_nothing(graph: Graph, op: Op) -> bool:
     if op.kind == "permute":
         return op.fields["axes"] == list(range(len(op.fields["axes"])))
     return op.kind == "reshape" and graph.shapes[op.inputs[0]] == graph.shapes[op.output]
+
+
+def lift_over_reshapes(graph: Graph) -> None:
+    """Let norms and activations come before a reshape, where a layer may take them in."""
+    for position, op in enumerate(graph.ops):
+        if op.kind not in (*FUSED, "scale_shift"):
+            continue
+        move = _producers(graph).get(op.inputs[0])
+        if move is None or move.kind != "reshape" or not _read_once(graph, move.output, graph.users()):
+            continue
+        before, after = graph.shapes[move.inputs[0]], graph.shapes[move.output]
+        # Channels must be axis 1 on both sides.
+        if op.kind == "scale_shift" and (before[:2] != after[:2] or len(before) < 2):
+            continue
+        graph.ops[graph.ops.index(move)], graph.ops[position] = op, move
+        op.inputs, move.inputs = list(move.inputs), [move.output]
+        op.output, move.output = move.output, op.output
+        graph.shapes[op.output] = before
 
 
 def fold_scale_shift(graph: Graph) -> None:

@@ -11,7 +11,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
 from softprune.deploy.export.graph import Graph
-from softprune.deploy.export.lowering import Lowering, UnsupportedError, module_path
+from softprune.deploy.export.lowering import Lowering, UnsupportedError, module_path, shape_of
 from softprune.deploy.export.rules import RULES
 
 
@@ -103,9 +103,12 @@ def _evaluate(lowering: Lowering, node: Node) -> Any:
 def _stand_in(lowering: Lowering, node: Node) -> Any:
     """Something in the place of a value that cannot be made, so that the faults behind it are found too."""
     made = node.meta.get("val")
-    if isinstance(made, list | tuple):
-        return [f"missing_{node.name}_{position}" for position in range(len(made))]
-    return f"missing_{node.name}"
+    tensors = made if isinstance(made, list | tuple) else [made]
+    names = [f"missing_{node.name}_{position}" for position in range(len(tensors))]
+    for name, tensor in zip(names, tensors, strict=True):
+        if isinstance(tensor, Tensor):
+            lowering.graph.shapes[name] = shape_of(tensor)
+    return names if isinstance(made, list | tuple) else names[0]
 
 
 def _outputs(lowering: Lowering, program: ExportedProgram) -> list[str]:

@@ -89,6 +89,50 @@ def _adaptive_max_pool2d(lowering: Lowering, x: Node, size: Sizes) -> list[str |
     return [out, None]
 
 
+def _in_a_row(lowering: Lowering, x: Node, kind: str, **fields: Any) -> str:
+    """A pool over one axis: one over images of one row."""
+    batch, channels, width = lowering.shape(x)
+    after = lowering.shape(lowering.node)[-1]
+    value = lowering.value(lowering[x])
+    row = lowering.emit("reshape", [value], (batch, channels, 1, width), shape=[None, channels, 1, width])
+    out = lowering.emit(kind, [row], (batch, channels, 1, after), **fields)
+    return lowering.emit("reshape", [out], shape=[None, channels, after])
+
+
+def _along(size: Sizes, other: int) -> list[int]:
+    return [other, pair(size)[1]]
+
+
+def _max_pool1d(
+    lowering: Lowering,
+    x: Node,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,  # noqa: FBT001, FBT002 - ATen's own order
+) -> str:
+    fields = {"kernel": _along(kernel, 1), "stride": _along(stride or kernel, 1), "padding": _along(padding, 0)}
+    return _in_a_row(lowering, x, "max_pool2d", **fields, dilation=_along(dilation, 1), ceil_mode=ceil_mode)
+
+
+def _avg_pool1d(
+    lowering: Lowering,
+    x: Node,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    ceil_mode: bool = False,  # noqa: FBT001, FBT002 - ATen's own order
+    count_include_pad: bool = True,  # noqa: FBT001, FBT002
+) -> str:
+    fields = {"kernel": _along(kernel, 1), "stride": _along(stride or kernel, 1), "padding": _along(padding, 0)}
+    return _in_a_row(lowering, x, "avg_pool2d", **fields, ceil_mode=ceil_mode, count_include_pad=count_include_pad)
+
+
+def _adaptive_avg_pool1d(lowering: Lowering, x: Node, size: Sizes) -> str:
+    return _in_a_row(lowering, x, "adaptive_avg_pool2d", size=_along(size, 1))
+
+
 def _resize(lowering: Lowering, x: Node, *, scale: Sequence[float] | None, mode: str, align_corners: bool) -> str:
     image = _image(lowering, x)
     before = [length(lowering, x, 2), length(lowering, x, 3)]
@@ -119,6 +163,9 @@ RULES: dict[str, Callable[..., Any]] = {
     "aten.avg_pool2d.default": _avg_pool2d,
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten.adaptive_max_pool2d.default": _adaptive_max_pool2d,
+    "aten.max_pool1d.default": _max_pool1d,
+    "aten.avg_pool1d.default": _avg_pool1d,
+    "aten.adaptive_avg_pool1d.default": _adaptive_avg_pool1d,
     "aten.upsample_nearest2d.vec": _nearest,
     "aten.upsample_bilinear2d.vec": _bilinear,
 }
