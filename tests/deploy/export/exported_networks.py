@@ -1,5 +1,6 @@
 """Networks that must come out of PyTorch unchanged, and the comparison that says so."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from softprune.deploy.export import export
+from softprune.deploy.runtime.engine import KernelWarning, load
 from softprune.deploy.runtime.reference import run
 from softprune.deploy.runtime.spx import read_spx
 
@@ -45,7 +47,7 @@ def assert_equal_outputs(found: list[np.ndarray], expected, tolerance: float = T
 
 
 def assert_same(module: nn.Module, path: Path, *shapes: tuple[int, ...]) -> dict:
-    """Write the module, read the file, compare at batch 1 and 3.
+    """Write the module, read the file, compare the reference and the engine with PyTorch at batch 1 and 3.
 
     Returns:
         The graph in the file.
@@ -53,11 +55,16 @@ def assert_same(module: nn.Module, path: Path, *shapes: tuple[int, ...]) -> dict
     export(module, path, example=tuple(torch.randn(1, *shape) for shape in shapes))
     model = read_spx(path)
     weights = {name: weight.dense() for name, weight in model.weights.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KernelWarning)
+        engine = load(path, threads=1, tune=False)
     for batch in (1, 3):
         inputs = [torch.randn(batch, *shape) for shape in shapes]
         with torch.no_grad():
             expected = module(*inputs)
         assert_equal_outputs(computed(model.graph.document, weights, *inputs), expected)
+        fast = engine(*inputs)
+        assert_equal_outputs(list(fast) if isinstance(fast, tuple) else [fast], expected)
     return model.graph.document
 
 

@@ -7,7 +7,7 @@ import torch
 from exported_networks import Transformer, assert_equal_outputs, thin_out
 from torch import nn
 
-from softprune.deploy.export import accelerate, save_program
+from softprune.deploy.export import accelerate, export, save_program
 
 
 def small():
@@ -23,6 +23,13 @@ def test_a_program_goes_out_and_comes_back(tmp_path):
     x = torch.randn(5, 3, 9, 9)
     assert torch.equal(again(x), module(x))
     assert [p.name for p in tmp_path.iterdir()] == ["net.pt2"]
+
+
+def test_the_same_module_gives_the_same_file(tmp_path):
+    module = small()
+    for name in ("a.spx", "b.spx"):
+        export(module, tmp_path / name, example=torch.randn(1, 3, 9, 9))
+    assert (tmp_path / "a.spx").read_bytes() == (tmp_path / "b.spx").read_bytes()
 
 
 def test_a_program_needs_its_ending(tmp_path):

@@ -46,11 +46,11 @@ def _forward(
         return nn.MultiheadAttention.forward(
             self, query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
         )
-    parts = [
+    q, k, v = (
         part.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
         for part in _projected(self, query, key, value)
-    ]
-    out = F.scaled_dot_product_attention(*parts, attn_mask=_added(attn_mask))
+    )
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=_added(attn_mask))
     return self.out_proj(out.transpose(1, 2).flatten(2)), None
 
 
