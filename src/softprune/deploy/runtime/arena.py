@@ -14,6 +14,8 @@ from softprune.deploy.runtime.records import Base
 from softprune.deploy.runtime.tensorfile import product
 
 Array = NDArray[np.float32]
+MAX_BUFFER = 1 << 29
+MAX_FLOATS = 1 << 31
 
 
 class Arena:
@@ -34,6 +36,14 @@ class Arena:
     def grid(self, grid: Grid) -> Array:
         """A buffer for a grid."""
         return self._take(grid.size, None if grid.halo == Halo() and grid.planes == 1 else grid)
+
+    def private(self, grid: Grid) -> Array:
+        """A buffer for a grid that no other value will ever use."""
+        free, self._free = self._free, []
+        buffer = self._take(grid.size, grid)
+        self._free = free
+        del self._halo_of[buffer.ctypes.data]  # so it is never given back
+        return buffer
 
     def contiguous(self, shape: tuple[int, ...]) -> Array:
         """An array in the usual order, with a margin behind it."""
@@ -77,6 +87,9 @@ class Arena:
             self._free.append(buffer)
 
     def _take(self, count: int, grid: Grid | None) -> Array:
+        # A file may ask for halos or values that no memory holds.
+        if count > MAX_BUFFER or self.floats + count > MAX_FLOATS:
+            raise ValueError(f"the network needs a buffer of {4 * count} bytes: too large, or the batch is too large")
         fitting = [
             buffer
             for buffer in self._free

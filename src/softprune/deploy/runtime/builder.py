@@ -15,6 +15,7 @@ from softprune.deploy.runtime.grid import Grid, Halo
 from softprune.deploy.runtime.library import Library
 from softprune.deploy.runtime.program import Program
 from softprune.deploy.runtime.shape import Shape
+from softprune.deploy.runtime.site import Scratch
 from softprune.deploy.runtime.weight import Weight
 
 Array = NDArray[np.float32]
@@ -36,11 +37,12 @@ class Builder:
     weights: Mapping[str, Weight]
     shapes: Mapping[str, Shape]
     arena: Arena
+    scratch: Scratch
     program: Program = field(default_factory=Program)
     arrays: dict[str, Array] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict)
     wanted: dict[str, Halo] = field(default_factory=dict)
-    _scratch: list[Array] = field(default_factory=list)
+    _temporary: list[Array] = field(default_factory=list)
 
     def geometry(self, op: Op) -> Geometry:
         """Of a conv2d."""
@@ -71,20 +73,20 @@ class Builder:
     def temporary(self, shape: Shape) -> Array:
         """A contiguous array that is free again after the present operation."""
         array = self.arena.contiguous(shape)
-        self._scratch.append(array)
+        self._temporary.append(array)
         return array
 
     def temporary_grid(self, grid: Grid) -> Array:
         """A buffer for a grid that is free again after the present operation."""
         buffer = self.arena.grid(grid)
-        self._scratch.append(buffer)
+        self._temporary.append(buffer)
         return buffer
 
     def end_op(self) -> None:
         """Give the temporary arrays back."""
-        for array in self._scratch:
+        for array in self._temporary:
             self.arena.release(array)
-        self._scratch.clear()
+        self._temporary.clear()
 
     def vector(self, name: str | None, length: int, default: float = 0.0) -> Array:
         """A bias or the like; a constant if there is none."""

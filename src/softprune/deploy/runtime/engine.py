@@ -71,7 +71,7 @@ class Engine:
     def __init__(self, model: Model, kernels: Library | None, *, threads: int, tune: bool) -> None:
         self.model, self.threads = model, threads
         self._kernels, self._tune = kernels, tune
-        self._team = Team(kernels, threads) if kernels else None
+        self.team = Team(kernels, threads) if kernels else None
         self._plans: dict[int, Plan] = {}
         self._arenas: dict[int, Arena] = {}
         self._lock = threading.Lock()
@@ -103,7 +103,7 @@ class Engine:
 
     def plan(self, batch: int) -> Plan:
         """The plan for a batch size that runs at once; made and tuned when it is first asked for."""
-        assert self._kernels is not None and self._team is not None
+        assert self._kernels is not None and self.team is not None
         if batch not in self._plans:
             if len(self._plans) >= MAX_PLANS:
                 oldest = next(iter(self._plans))
@@ -111,17 +111,17 @@ class Engine:
             builder = build(self.model, self._kernels, batch=batch, threads=self.threads)
             if self._tune:
                 self._tuned(builder.program, batch)
-            self._plans[batch] = Plan(self._kernels, self._team, builder.program)
+            self._plans[batch] = Plan(self._kernels, self.team, builder.program)
             self._arenas[batch] = builder.arena
         return self._plans[batch]
 
     def _tuned(self, program: Program, batch: int) -> None:
         """Give a program the fastest choices, from the cache or measured now."""
-        assert self._kernels is not None and self._team is not None
+        assert self._kernels is not None and self.team is not None
         name = cache.key(model=self.model.digest, level=self.level, batch=batch, threads=self.threads)
         if not recall(program, name):
             slots = self.slots(batch)
-            Tuner(self._kernels, self._team, program).run([array.ctypes.data for array in slots])
+            Tuner(self._kernels, self.team, program).run([array.ctypes.data for array in slots])
             remember(program, name)
 
     def slots(self, batch: int) -> list[Array]:

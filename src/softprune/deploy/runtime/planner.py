@@ -10,6 +10,7 @@ from softprune.deploy.runtime.graph import Graph, Op
 from softprune.deploy.runtime.library import Library
 from softprune.deploy.runtime.lowering import convolution, elementwise, image, layout, product, reduction
 from softprune.deploy.runtime.shape import infer
+from softprune.deploy.runtime.site import Scratch
 from softprune.deploy.runtime.spx import Model
 from softprune.deploy.runtime.wavefront import chains
 
@@ -47,7 +48,7 @@ def build(model: Model, library: Library, *, batch: int, threads: int) -> Builde
     """
     graph = model.graph
     shapes = infer(graph, model.weights, batch)
-    builder = Builder(library, threads, graph, model.weights, shapes, Arena(library))
+    builder = Builder(library, threads, graph, model.weights, shapes, Arena(library), Scratch(library))
     builder.collect_wishes()
     for number, name in enumerate(graph.inputs):
         builder.arrays[name] = builder.arena.slot(number, shapes[name])

@@ -47,7 +47,13 @@ class Walk(c.Structure):
 class Sparse(c.Structure):
     """A convolution as a stream of nonzeros."""
 
-    _fields_ = (("walk", Walk), *_pointers("stream start channel"), *_ints("sets shifted"))
+    _fields_ = (
+        ("walk", Walk),
+        *_pointers("stream start channel"),
+        *_ints("sets shifted blocks unused"),
+        *_pointers("scratch"),
+        *_longs("scratch_stride"),
+    )
 
 
 class Dense(c.Structure):

@@ -12,8 +12,10 @@ from softprune.deploy.runtime.tensorfile import product
 from softprune.deploy.runtime.weight import Weight
 
 Shape = tuple[int, ...]
-# 2^29 numbers are 2 GB, the reach of the kernels' offsets.
-MAX_ELEMENTS = 1 << 29
+# 2^28 numbers are 1 GB, within reach of the kernels' offsets.
+MAX_ELEMENTS = 1 << 28
+# Places in a kernel or a pooling window.
+MAX_TAPS = 1 << 12
 MAX_AXES = 6
 
 
@@ -68,6 +70,7 @@ def _conv(scope: _Scope) -> Shape:
     n, c, h, w = scope.image()
     weight, groups = scope.weights[scope.op.fields["weight"]].shape, scope.op.fields["groups"]
     fits = len(weight) == 4 and min(weight) > 0 and weight[1] * groups == c and weight[0] % groups == 0
+    fits = fits and weight[2] * weight[3] <= MAX_TAPS
     scope.need(fits, f"weight of shape {weight} with {groups} groups does not fit {c} channels")
     sizes = []
     for size, k, s, p, d in zip(
@@ -83,7 +86,8 @@ def _conv_transpose(scope: _Scope) -> Shape:
     n, c, h, w = scope.image()
     weight, groups = scope.weights[scope.op.fields["weight"]].shape, scope.op.fields["groups"]
     fits = len(weight) == 4 and min(weight) > 0 and weight[0] == c and c % groups == 0
-    scope.need(fits and h > 0 and w > 0, f"weight of shape {weight} with {groups} groups does not fit {c} channels")
+    scope.need(fits and weight[2] * weight[3] <= MAX_TAPS, f"weight of shape {weight} does not fit {c} channels")
+    scope.need(h > 0 and w > 0, f"the input of shape {scope.inputs[0]} is empty")
     fields = (scope.pair(f) for f in ("stride", "padding", "dilation", "output_padding"))
     sizes = []
     for size, k, s, p, d, more in zip((h, w), weight[2:], *fields, strict=True):
@@ -107,7 +111,8 @@ def _pool(scope: _Scope) -> Shape:
     fields = (scope.pair("kernel"), scope.pair("stride"), scope.pair("padding"), dilation)
     for size, k, s, p, d in zip((h, w), *fields, strict=True):
         span = size + 2 * p - d * (k - 1) - 1
-        scope.need(span >= 0 and size > 0 and 2 * p <= k, f"kernel {k}, padding {p} do not fit a size of {size}")
+        fits = span >= 0 and size > 0 and 2 * p <= k <= MAX_TAPS
+        scope.need(fits, f"kernel {k}, padding {p} do not fit a size of {size}")
         count = (-(-span // s) if scope.op.fields["ceil_mode"] else span // s) + 1
         # A window that begins behind the image and its front padding would see nothing.
         sizes.append(count - 1 if scope.op.fields["ceil_mode"] and (count - 1) * s >= size + p else count)

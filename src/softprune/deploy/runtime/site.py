@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from softprune.deploy.runtime.geometry import Geometry
 from softprune.deploy.runtime.grid import Grid, Halo
-from softprune.deploy.runtime.library import Facts
+from softprune.deploy.runtime.library import Facts, Library
 from softprune.deploy.runtime.records import Dense, Sparse, Walk
 from softprune.deploy.runtime.walk import Pieces, make_pieces, make_tiles
 from softprune.deploy.runtime.weight import Weight
@@ -21,6 +21,8 @@ Array = NDArray[np.float32]
 NONZERO = np.dtype([("offset", "<i4"), ("value", "<f4")])
 # Above this density the dense kernel wins without a measurement.
 DENSE_FROM = 0.4
+# What a tile may read of a block of input channels; most processors have 32 to 48 KB of first-level cache.
+L1 = 24 << 10
 # Activations that are a cut to a range, done while storing.
 BOUNDS = {None: (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 
@@ -34,12 +36,35 @@ class Choice:
         vectors: vectors of pixels per tile.
         shifted: whether misaligned taps are shifted in registers.
         by_channel: whether threads share the channels instead of the tiles.
+        blocks: blocks of input channels; what a tile reads of one block should fit into the first-level cache.
     """
 
     kind: str
     vectors: int
     shifted: bool = False
     by_channel: bool = False
+    blocks: int = 1
+
+    @property
+    def text(self) -> str:
+        """In a few words, for tables."""
+        parts = [self.kind, f"{self.vectors} vectors"]
+        parts += ["shifted"] * self.shifted + ["by channel"] * self.by_channel
+        return ", ".join(parts + [f"{self.blocks} blocks"] * (self.blocks > 1))
+
+
+class Scratch:
+    """Memory that the convolutions of a plan use one after the other."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._array = library.zeros(0)
+
+    def at_least(self, count: int) -> Array:
+        """An array of at least `count` floats; the content is lost between uses."""
+        if self._array.size < count:
+            self._array = self._library.zeros(count)
+        return self._array
 
 
 @dataclass
@@ -58,6 +83,7 @@ class Site:
         bias: one number per output.
         groups: groups of channels.
         bounds: what the result is cut to.
+        scratch: shared by the convolutions of a plan.
     """
 
     facts: Facts
@@ -71,6 +97,7 @@ class Site:
     bias: Array
     groups: int
     bounds: tuple[float, float]
+    scratch: Scratch
     _cache: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -96,14 +123,18 @@ class Site:
             taps, weights = self._once("dense", self._dense)
             record: ctypes.Structure = Dense(walk, _at(taps), _at(weights), taps.shape[1], self.groups)
             return record, [*keep, taps, weights]
-        stream, start, channel = self._once("sparse", self._sparse)
+        stream, start, channel = self._once(f"sparse{choice.blocks}", lambda: self._sparse(choice.blocks))
         sets = {1: 4, 2: 4, 3: 2, 4: 2}.get(choice.vectors, 1)
-        record = Sparse(walk, _at(stream), _at(start), _at(channel), sets, int(choice.shifted))
-        return record, [*keep, stream, start, channel]
+        size = self.out.shape[1] * choice.vectors * self.facts.width if choice.blocks > 1 else 0
+        scratch = self.scratch.at_least(size * self.threads)
+        record = Sparse(walk, _at(stream), _at(start), _at(channel), sets, int(choice.shifted), choice.blocks)
+        record.scratch, record.scratch_stride = _at(scratch), size
+        return record, [*keep, stream, start, channel, scratch]
 
     def keep_only(self, choice: Choice) -> None:
         """Forget the tables of other choices."""
-        self._cache = {key: value for key, value in self._cache.items() if key in (choice.kind, "pieces", "count")}
+        tables = f"sparse{choice.blocks}" if choice.kind == "sparse" else "dense"
+        self._cache = {key: value for key, value in self._cache.items() if key in (tables, "pieces", "count")}
 
     def _once(self, key: str, make: Any) -> Any:
         if key not in self._cache:
@@ -135,28 +166,46 @@ class Site:
     def default(self) -> Choice:
         """A good choice without a measurement."""
         if self.density > DENSE_FROM:
-            return self._split("dense", self.facts.dense_vectors, shifted=False)
-        limit = min(8, self.facts.sparse_vectors, self.vectors)
+            return self._split(Choice("dense", self.facts.dense_vectors))
+        # Small kernels have few nonzeros per loaded place: larger tiles spread the cost of each one.
+        limit = min(8 if self.geometry.kernel == (1, 1) else 14, self.facts.sparse_vectors, self.vectors)
         # The size that leaves the smallest tiles largest.
         best = max(range(max(1, limit // 2), limit + 1), key=lambda n: (self.vectors / -(-self.vectors // n), n))
-        return self._split("sparse", best, shifted=self.facts.shifts and self._misaligned)
+        return self._split(Choice("sparse", best, blocks=self._blocks(best)))
 
     def choices(self) -> list[Choice]:
         """All choices worth a measurement."""
         found = []
         if self.density > 0.1:
-            found.append(self._split("dense", self.facts.dense_vectors, shifted=False))
+            found.append(self._split(Choice("dense", self.facts.dense_vectors)))
         if self.density < 0.8:
-            sizes = [n for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if n <= self.facts.sparse_vectors]
-            shifts = [False, True] if self.facts.shifts and self._misaligned else [False]
-            for size in sizes:
+            for size in (n for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if n <= self.facts.sparse_vectors):
                 if size <= self.vectors:
-                    found += [self._split("sparse", size, shifted=shifted) for shifted in shifts]
+                    found += [self._split(choice) for choice in self._variants(size)]
         return found
 
-    def _split(self, kind: str, vectors: int, *, shifted: bool) -> Choice:
-        tiles = -(-self.vectors // vectors)
-        return Choice(kind, vectors, shifted, self.threads > 1 and tiles < 4 * self.threads)
+    def _variants(self, vectors: int) -> list[Choice]:
+        plain = Choice("sparse", vectors)
+        found = [plain]
+        if self.facts.shifts and self._misaligned:
+            found.append(replace(plain, shifted=True))
+        blocks = self._blocks(vectors)
+        found += [replace(plain, blocks=n) for n in (blocks, -(-blocks // 2)) if n > 1 and vectors > 2]
+        return list(dict.fromkeys(found))
+
+    def _blocks(self, vectors: int) -> int:
+        """Blocks of input channels whose part of a tile fits into the first-level cache."""
+        inputs = self.weight.shape[1]
+        rows = max(shift for shift, _ in self.geometry.rows) - min(shift for shift, _ in self.geometry.rows)
+        floats = vectors * self.facts.width + rows * self.grid.pitch
+        size = 4 * floats * len(self.geometry.phases) * inputs
+        # A run of fewer nonzeros than this costs more than it saves.
+        most = self.nonzeros // max(1, 8 * self.weight.shape[0])
+        return max(1, min(-(-size // L1), most, inputs)) if self.groups == 1 else 1
+
+    def _split(self, choice: Choice) -> Choice:
+        tiles = -(-self.vectors // choice.vectors)
+        return replace(choice, by_channel=self.threads > 1 and tiles < 4 * self.threads)
 
     def tiles(self, choice: Choice) -> NDArray[np.void]:
         """The tiles of a choice, in the order of their positions."""
@@ -201,8 +250,11 @@ class Site:
             )
         return table.reshape(self.groups, -1).astype(np.int32)
 
-    def _sparse(self) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.int32]]:
-        """The stream of nonzeros; channels with equally many are neighbours, so that branches are predicted."""
+    def _sparse(self, blocks: int) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.int32]]:
+        """The stream of nonzeros, block by block of input channels, in each output channel by output channel.
+
+        Channels with equally many nonzeros are neighbours, so that branches are predicted.
+        """
         outputs = self.weight.shape[0]
         places, values = self._nonzeros()
         columns = int(np.prod(self.weight.shape[1:]))
@@ -212,10 +264,13 @@ class Site:
         rank = np.empty(outputs, np.int64)
         rank[order] = np.arange(outputs)
         offsets = self._offsets()[row // (outputs // self.groups), places % columns]
-        sorting = np.argsort(rank[row], kind="stable")
+        block = places % columns * blocks // columns
+        run = block * outputs + rank[row]
+        sorting = np.argsort(run, kind="stable")
         stream = np.empty(len(places), NONZERO)
         stream["offset"], stream["value"] = offsets[sorting], values[sorting]
-        start = np.concatenate([[0], np.cumsum(counts[order])]).astype(np.int32)
+        ends = np.cumsum(np.bincount(run, minlength=blocks * outputs))
+        start = np.concatenate([[0], ends]).astype(np.int32)
         return stream, start, order
 
     def _dense(self) -> tuple[NDArray[np.int32], Array]:

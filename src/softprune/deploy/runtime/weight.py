@@ -13,8 +13,8 @@ from softprune.deploy.runtime.tensorfile import product, whole_numbers
 
 Array = NDArray[np.float32]
 STORAGES = ("dense", "mask", "gaps")
-# A weight of 2^28 numbers is far beyond every network of this class; a declared size beyond it is an attack.
-MAX_ELEMENTS = 1 << 28
+# No layer of a network of this class has so many weights; a larger declared size is an error or an attack.
+MAX_ELEMENTS = 1 << 27
 
 
 @dataclass(frozen=True)

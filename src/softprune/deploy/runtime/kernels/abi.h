@@ -56,10 +56,14 @@ struct Walk {
 struct Sparse {
   Walk walk;
   const Nonzero* stream;
-  const int32_t* start;    // channels + 1 places in the stream
+  const int32_t* start;    // blocks x channels + 1 places in the stream
   const int32_t* channel;  // output channel of each run
   int32_t sets;            // independent accumulators per vector: 1, 2 or 4
   int32_t shifted;         // offsets may be misaligned: aligned loads and a shift in registers
+  int32_t blocks;          // of input channels, so that what a tile reads stays in the first-level cache
+  int32_t unused;
+  float* scratch;          // per thread: sums of one tile between blocks
+  int64_t scratch_stride;
 };
 
 struct Dense {

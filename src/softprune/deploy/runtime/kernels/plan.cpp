@@ -67,7 +67,7 @@ void run_steps(Plan& plan, float* const* slots, double* seconds) {
 
 #define SPX_API extern "C" __attribute__((visibility("default")))
 
-SPX_API int32_t spx_abi() { return 1; }
+SPX_API int32_t spx_abi() { return 2; }
 
 SPX_API const char* spx_level() { return spx::table().name; }
 

@@ -63,6 +63,7 @@ template <bool Max>
 SPX_INLINE void window_lines(const spx::Pool& op, const float* in, float* line, float* wide, int y, int length) {
   const Window rows = window(y, op.kernel_h, op.stride_h, op.pad_h, op.dilation_h, op.height, 0);
   const float start = Max ? -__builtin_inff() : 0.0f;
+  length = (length + kWidth - 1) / kWidth * kWidth;  // whole vectors: what is too much is not taken
   const int reach = length + (op.kernel_w - 1) * op.dilation_w;
   for (int x = 0; x < reach; x++) line[x] = start;
   float* inside = line + op.pad_w;
@@ -83,7 +84,7 @@ bool pool_lines(const spx::Pool& op, const float* in, float* out, int y) {
   const int64_t length = (int64_t)(op.out_width - 1) * op.stride_w + 1;
   if (op.in_stride[3] != 1 || op.out_stride[3] != 1) return false;
   if (length + (int64_t)(op.kernel_w - 1) * op.dilation_w + op.pad_w > kLine) return false;
-  float line[kLine], wide[kLine];
+  float line[kLine + kWidth], wide[kLine + kWidth];
   if (op.kind == 0) window_lines<true>(op, in, line, wide, y, (int)length);
   else window_lines<false>(op, in, line, wide, y, (int)length);
   if (op.stride_w == 1) memcpy(out, wide, length * sizeof(float));

@@ -102,21 +102,31 @@ SPX_INLINE void accumulate(const char* in, const spx::Nonzero& nonzero, Vec* sum
     sums[r] = fma(weight, load(reinterpret_cast<const float*>(x + 4 * kWidth * r)), sums[r]);
 }
 
-// All output channels in [first, last) for one tile of R vectors, with `Sets` sets of accumulators to hide latency.
+// One block of input channels for one tile of R vectors and the output channels [first, last), with `Sets` sets of
+// accumulators to hide latency. Sums wait in `partial` between blocks.
 template <int R, int Sets, bool Shifted>
-__attribute__((noinline)) void sparse_tile(const spx::Sparse& op, const spx::Tile& tile, int first, int last) {
+__attribute__((noinline)) void sparse_tile(const spx::Sparse& op, const spx::Tile& tile, int block, int first, int last,
+                                           float* partial) {
   const char* in = reinterpret_cast<const char*>(op.walk.in + tile.position);
+  const int32_t* start = op.start + (int64_t)block * op.walk.channels;
+  const bool begins = block == 0, ends = block == op.blocks - 1;
   for (int run = first; run < last; run++) {
+    const spx::Nonzero *nonzero = op.stream + start[run], *end = op.stream + start[run + 1];
+    if (nonzero == end && !begins && !ends) continue;
     const int channel = op.channel[run];
+    float* waiting = partial + (int64_t)run * R * kWidth;
     Vec sums[Sets][R];
+    if (begins) {
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++) sums[0][r] = splat(op.walk.bias[channel]);
+      for (int r = 0; r < R; r++) sums[0][r] = splat(op.walk.bias[channel]);
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) sums[0][r] = load(waiting + r * kWidth);
+    }
 #pragma GCC unroll 4
     for (int k = 1; k < Sets; k++)
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) sums[k][r] = splat(0.0f);
-    const spx::Nonzero* end = op.stream + op.start[run + 1];
-    const spx::Nonzero* nonzero = op.stream + op.start[run];
     for (; nonzero + Sets <= end; nonzero += Sets) {
 #pragma GCC unroll 4
       for (int k = 0; k < Sets; k++) accumulate<R, Shifted>(in, nonzero[k], sums[k]);
@@ -127,11 +137,16 @@ __attribute__((noinline)) void sparse_tile(const spx::Sparse& op, const spx::Til
     for (int k = 1; k < Sets; k++)
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) sums[0][r] = add(sums[0][r], sums[k][r]);
-    finish<R>(op.walk, tile, channel, sums[0]);
+    if (ends) {
+      finish<R>(op.walk, tile, channel, sums[0]);
+    } else {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; r++) store(waiting + r * kWidth, sums[0][r]);
+    }
   }
 }
 
-using SparseTile = void (*)(const spx::Sparse&, const spx::Tile&, int, int);
+using SparseTile = void (*)(const spx::Sparse&, const spx::Tile&, int, int, int, float*);
 
 template <int Sets, bool Shifted>
 SparseTile sparse_tile_of(int count) {
@@ -165,7 +180,7 @@ SparseTile pick(const spx::Sparse& op, int count) {
   return op.sets == 2 ? sparse_tile_of<2, false>(count) : sparse_tile_of<1, false>(count);
 }
 
-// First run of a part, when parts share the nonzeros equally (a run costs a few nonzeros by itself).
+// First run of a part, when parts share the nonzeros of the first block equally (a run costs a few by itself).
 int sparse_cut(const spx::Sparse& op, int part, int parts) {
   const int channels = op.walk.channels;
   if (part == 0) return 0;
@@ -192,9 +207,11 @@ void run_sparse(const void* record, const spx::Share& share) {
     last_tile = first_tile + (int)cut(tiles, share.part + 1, share.parts);
     first_tile += (int)cut(tiles, share.part, share.parts);
   }
+  float* partial = op.scratch + share.part * op.scratch_stride;
   for (int t = first_tile; t < last_tile; t++) {
     const spx::Tile& tile = op.walk.tiles[t];
-    pick(op, tile.count)(op, tile, first, last);
+    const SparseTile kernel = pick(op, tile.count);
+    for (int block = 0; block < op.blocks; block++) kernel(op, tile, block, first, last, partial);
   }
 }
 

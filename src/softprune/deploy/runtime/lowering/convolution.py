@@ -56,7 +56,7 @@ def _finish(b: Builder, op: Op, geometry: Geometry, grid: Grid, start: Array, we
     out = b.new(op.output)
     bias = b.vector(op.fields.get("bias"), out.shape[1])
     facts = b.library.facts
-    site = Site(facts, b.threads, geometry, grid, start, out, added, weight, bias, groups, bounds)
+    site = Site(facts, b.threads, geometry, grid, start, out, added, weight, bias, groups, bounds, b.scratch)
     b.program.add_site(op.path, op.kind, site)
     if activation not in BOUNDS:
         activate(b, op.path, out, str(activation))
@@ -85,8 +85,7 @@ def lower_conv_transpose(b: Builder, op: Op) -> None:
     geometry = Geometry(apart, (out[2], out[3]), (kh, kw), (1, 1), padding, (dh, dw))
     grid = geometry.grid(shape[0], shape[1])
     # The pixels in between stay zero like the halo, so this buffer is not shared with other grids.
-    buffer = b.library.zeros(grid.size)
-    b.arena.adopt(buffer)
+    buffer = b.arena.private(grid)
     target = grid.view(buffer)[:, :, ::sh, ::sw]
     copy(b, op.path, target, b.arrays[op.inputs[0]], "planes")
     _finish(b, op, geometry, grid, _start(grid, buffer), _turned(weight, groups), groups)
@@ -131,6 +130,7 @@ def lower_linear_rows(
         b.vector(op.fields.get("bias"), outputs),
         1,
         bounds,
+        b.scratch,
     )
     b.program.add_site(op.path, op.kind, site)
     if not plain:
