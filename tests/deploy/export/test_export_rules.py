@@ -116,13 +116,18 @@ class Attentions(nn.Module):
         places_first = self.other(x.transpose(0, 1), y.transpose(0, 1), y.transpose(0, 1))[0].transpose(0, 1)
         causal = F.scaled_dot_product_attention(x, x, x, is_causal=True)
         gated = F.scaled_dot_product_attention(x, y, y, attn_mask=x @ y.transpose(1, 2), scale=0.2)
-        return own, cross, shown, weights, places_first, causal, gated
+        # As the library transformers does it: one mask for every sample, here one that allows everything.
+        seen = (torch.arange(5)[:, None] >= 0).expand(x.shape[0], 5, 5)
+        free = F.scaled_dot_product_attention(x, x, x, attn_mask=seen)
+        some = (torch.arange(5)[:, None] >= torch.arange(5)).expand(x.shape[0], 5, 5)
+        bound = F.scaled_dot_product_attention(x, x, x, attn_mask=some)
+        return own, cross, shown, weights, places_first, causal, gated, free, bound
 
 
 def test_attention_in_all_its_forms(tmp_path):
     module = thin_out(Attentions(), 0.5)
     document = assert_same(module, tmp_path / "net.spx", (5, 8), (7, 8))
-    assert sum(op.get("mask") is not None for op in document["ops"]) == 2
+    assert sum(op.get("mask") is not None for op in document["ops"]) == 3
     assert "forward" not in vars(module.heads)  # as it was
 
 

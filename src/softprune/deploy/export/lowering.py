@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,17 @@ MOST_AXES = 6
 
 class UnsupportedError(ValueError):
     """An operation that the format cannot express, with the reason."""
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """A constant that is no float32, expanded to as many as the batch: a mask that is the same for all samples.
+
+    Args:
+        tensor: with 1 in the place of the batch.
+    """
+
+    tensor: Tensor
 
 
 class Lowering:

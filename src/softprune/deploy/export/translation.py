@@ -11,7 +11,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
 from softprune.deploy.export.graph import Graph
-from softprune.deploy.export.lowering import Lowering, UnsupportedError, module_path, shape_of
+from softprune.deploy.export.lowering import Everyone, Lowering, UnsupportedError, module_path, shape_of
 from softprune.deploy.export.rules import RULES
 
 
@@ -75,12 +75,24 @@ def _lower_node(lowering: Lowering, node: Node) -> None:
     if _is_constant(lowering, node):
         lowering.define(node, _evaluate(lowering, node))
         return
+    if str(node.target) == "aten.expand.default" and isinstance(made, Tensor) and made.dtype != torch.float32:
+        lowering.define(node, _for_everyone(lowering, node))
+        return
     rule = RULES.get(str(node.target))
     if rule is None:
         raise UnsupportedError("unknown to the format")
     if isinstance(made, Tensor) and made.dtype != torch.float32:
         raise UnsupportedError(f"makes {made.dtype}, and all values are float32")
     lowering.define(node, rule(lowering, *node.args, **node.kwargs))
+
+
+def _for_everyone(lowering: Lowering, node: Node) -> Everyone:
+    """A constant mask before it is expanded to the batch."""
+    found = lowering[node.args[0]]
+    shape = [size if isinstance(size, int) else 1 for size in lowering.shape(node)]
+    if not isinstance(found, Tensor):
+        raise UnsupportedError(f"makes {node.meta['val'].dtype}, and all values are float32")
+    return Everyone(found.expand(shape))
 
 
 def _is_constant(lowering: Lowering, node: Node) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from softprune.deploy.export.lowering import Lowering, UnsupportedError
+from softprune.deploy.export.lowering import Everyone, Lowering, UnsupportedError
 from softprune.deploy.export.rules.argument import length
 from softprune.deploy.export.rules.arithmetic import combine
 from softprune.deploy.export.rules.product import product
@@ -32,7 +32,7 @@ def _attention(
         raise UnsupportedError("dropout and grouped queries in an attention are not in the format")
     inputs = [lowering.value(lowering[part]) for part in (query, key, value)]
     factor = 1.0 / math.sqrt(length(lowering, query, -1)) if scale is None else float(scale)
-    mask = None if attn_mask is None else lowering[attn_mask]
+    mask = None if attn_mask is None else _mask(lowering, attn_mask)
     if is_causal:
         seen = torch.ones(length(lowering, query, -2), length(lowering, key, -2), dtype=torch.bool).tril()
         mask = _added(seen)
@@ -42,6 +42,15 @@ def _attention(
         return _in_steps(lowering, inputs, factor, added, query, key)
     name = None if mask is None else lowering.weight(_added(mask))
     return lowering.emit("attention", inputs, scale=factor, mask=name)
+
+
+def _mask(lowering: Lowering, node: Node) -> str | Tensor | None:
+    """What a mask is; None if it is a constant that allows everything."""
+    found = lowering[node]
+    # One mask for all samples: the scores broadcast it themselves.
+    if isinstance(found, Everyone):
+        found = found.tensor
+    return None if isinstance(found, Tensor) and found.dtype == torch.bool and bool(found.all()) else found
 
 
 def _added(mask: Tensor) -> Tensor:
