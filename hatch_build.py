@@ -29,7 +29,8 @@ class KernelHook(BuildHookInterface):
             return
         builder = load_builder(Path(self.root) / RUNTIME / "build.py")
         try:
-            library = builder.build()
+            # Installers ask for the metadata first and then for the wheel: the kernels are compiled once.
+            library = builder.LIBRARY if builder.is_built() else builder.build()
         except (RuntimeError, OSError) as error:
             # The reference engine runs instead and says how to get the kernels.
             self.app.display_warning(f"softprune is built without its compiled kernels: {error}")

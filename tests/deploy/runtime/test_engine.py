@@ -197,6 +197,27 @@ def _with_path() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
+    engine = load(block(tmp_path), threads=2, tune=False)
+    assert close(engine, 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if close(engine, 2) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_large_batches_of_small_samples_run_together(tmp_path: Path) -> None:
+    weights = {"w": sparse(np.random.default_rng(0), (40, 30), 0.2)}
+    ops = [op("linear", ["x"], "y", weight="w", **REST)]
+    engine = load(write_net(tmp_path / "mlp.spx", {"x": (30,)}, ops, weights), threads=2, tune=False)
+    x = np.random.default_rng(1).standard_normal((5000, 30)).astype(np.float32)
+    assert difference(engine(x), reference(engine, [x])[0]) < 2e-5
+
+
 def test_batch_that_cannot_be_split(tmp_path: Path) -> None:
     ops = [op("softmax", ["x"], "s", axis=0), op("permute", ["s"], "y", axes=[1, 0])]
     engine = load(write_net(tmp_path / "mix.spx", {"x": (5,)}, ops, {}), threads=1, tune=False)

@@ -37,6 +37,12 @@ def units() -> dict[str, tuple[str, ...]]:
     return {**names, **X86} if x86 else names
 
 
+def is_built() -> bool:
+    """Whether the library is there and newer than everything that it is made of."""
+    sources = [*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"), Path(__file__)]
+    return LIBRARY.is_file() and LIBRARY.stat().st_mtime > max(path.stat().st_mtime for path in sources)
+
+
 def build(target: Path = LIBRARY, *, extra: Sequence[str] = ()) -> Path:
     """Compile the kernels into one shared library.
 

@@ -20,13 +20,14 @@ from softprune.deploy.runtime.planner import build
 from softprune.deploy.runtime.program import Plan, Program, Team
 from softprune.deploy.runtime.shape import Shape, infer
 from softprune.deploy.runtime.spx import Model, read_spx
+from softprune.deploy.runtime.tensorfile import product
 from softprune.deploy.runtime.tune import Tuner, recall, remember
 
 Array = NDArray[np.float32]
 # Plans that an engine keeps; a caller with many batch sizes makes more.
 MAX_PLANS = 8
-# Images that run through the network together; more would leave the caches.
-CHUNK = 1
+# Floats of the largest value when several samples run together; more would leave the caches.
+CHUNK_FLOATS = 1 << 17
 
 
 class KernelWarning(UserWarning):
@@ -77,7 +78,9 @@ class Engine:
         self._lock = threading.Lock()
         self._splits = splits(model)
         self._dense: dict[str, Array] = {}
-        infer(model.graph, model.weights, 1)  # refuse at once what could never run
+        shapes = infer(model.graph, model.weights, 1)  # refuses at once what could never run
+        largest = max(product(shapes[op.output]) for op in model.graph.ops) if model.graph.ops else 1
+        self._chunk = max(1, CHUNK_FLOATS // max(1, largest))
 
     @property
     def level(self) -> str:
@@ -135,15 +138,24 @@ class Engine:
         if self._kernels is None:
             return self._reference(arrays)
         outputs = [np.empty(shapes[name], np.float32) for name in graph.outputs]
+        self._after_fork()
         with self._lock:
             if not self._splits:
                 self.plan(batch).run([a.ctypes.data for a in (*arrays, *outputs)])
                 return outputs
-            for first in range(0, batch, CHUNK):
-                count = min(CHUNK, batch - first)
+            for first in range(0, batch, self._chunk):
+                count = min(self._chunk, batch - first)
                 parts = [a[first : first + count] for a in (*arrays, *outputs)]
                 self.plan(count).run([a.ctypes.data for a in parts])
         return outputs
+
+    def _after_fork(self) -> None:
+        """A forked process has none of the threads: it starts its own."""
+        if self._kernels is not None and self.team is not None and self.team.process != os.getpid():
+            self._lock = threading.Lock()
+            self.team = Team(self._kernels, self.threads)
+            self._plans.clear()
+            self._arenas.clear()
 
     def _reference(self, arrays: list[Array]) -> list[Array]:
         from softprune.deploy.runtime.reference import run

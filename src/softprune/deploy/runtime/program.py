@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +72,7 @@ class Program:
         """Append a convolution with its default choice."""
         choice = site.default()
         record, keep = site.record(choice)
+        site.keep_only(choice)
         step = Step(path, what, record, keep, site.nonzeros, site.macs, site, choice)
         self.steps.append(step)
 
@@ -79,13 +81,14 @@ class Team:
     """Threads of the kernels."""
 
     def __init__(self, library: Library, threads: int) -> None:
-        self._library, self.threads = library, threads
+        self._library, self.threads, self.process = library, threads, os.getpid()
         self.handle = library.team_new(threads)
         if not self.handle:
             raise OSError(f"could not start {threads} threads")
 
     def __del__(self) -> None:
-        if getattr(self, "handle", None):
+        # A forked process has no copy of the threads to end.
+        if getattr(self, "handle", None) and self.process == os.getpid():
             self._library.team_free(self.handle)
 
 
@@ -138,8 +141,8 @@ class Plan:
         """Compute one convolution in another way; only in a plan without wavefronts."""
         step = self.program.steps[place]
         step.choose(choice)
-        self._keep.append(step.keep)
         self._set(place, step.record)
+        self._keep[place] = step.keep
 
     def run(self, addresses: list[int]) -> None:
         """Run all steps; `addresses` are those of the caller's arrays, inputs first."""

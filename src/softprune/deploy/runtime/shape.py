@@ -55,7 +55,7 @@ class _Scope:
         name = self.op.fields.get(field)
         if name is not None:
             weight = self.weights[name]
-            fits = product(weight.shape) == length and weight.places is None
+            fits = product(weight.shape) == length and weight.index is None
             self.need(fits, f"{field} of shape {weight.shape} must be dense with {length} numbers")
 
     def finish(self, shape: Shape, channels: int) -> Shape:

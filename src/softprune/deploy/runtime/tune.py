@@ -13,8 +13,10 @@ from softprune.deploy.runtime.library import Library
 from softprune.deploy.runtime.program import Plan, Program, Team
 from softprune.deploy.runtime.site import Choice
 
-# Each choice is measured twice, apart in time, so that a disturbance does not decide.
-ROUNDS = 2
+# Runs per choice, and how many choices stay: a quick look at all, then a careful one at the best.
+ROUNDS = ((2, 4), (6, 1))
+# Runs when chains are compared.
+REPEATS = 8
 # Bands per batch that a wavefront may have; 0 runs its convolutions one after the other.
 BANDS = (2, 4, 7, 14, 28)
 
@@ -22,34 +24,43 @@ BANDS = (2, 4, 7, 14, 28)
 class Tuner:
     """Finds the fastest choices for a program."""
 
-    def __init__(self, library: Library, team: Team, program: Program, *, repeats: int = 4) -> None:
-        self._library, self._team, self._program, self._repeats = library, team, program, repeats
+    def __init__(self, library: Library, team: Team, program: Program) -> None:
+        self._library, self._team, self._program = library, team, program
 
     def run(self, addresses: list[int]) -> None:
         """Measure, and leave the program with the best choices."""
         plan = Plan(self._library, self._team, self._program, grouped=False)
         plan.run(addresses)
         self._choose_kernels(plan, addresses)
-        single = plan.time(addresses, ROUNDS * self._repeats)
+        single = plan.time(addresses, REPEATS)
         del plan
         self._choose_bands(single, addresses)
 
     def _choose_kernels(self, plan: Plan, addresses: list[int]) -> None:
-        sites = {i: step.site.choices() for i, step in enumerate(self._program.steps) if step.site is not None}
-        best: dict[int, tuple[float, Choice]] = {}
-        longest = max((len(found) for found in sites.values()), default=0)
-        for turn in range(ROUNDS * longest):
-            for place, found in sites.items():
-                plan.choose(place, found[turn % len(found)])
-            seconds = plan.time(addresses, self._repeats)
-            for place, found in sites.items():
-                measured = (float(seconds[place]), found[turn % len(found)])
-                best[place] = min(best.get(place, measured), measured)
-        for place, (_, choice) in best.items():
+        steps = self._program.steps
+        left = {i: step.site.choices() for i, step in enumerate(steps) if step.site is not None}
+        for repeats, keep in ROUNDS:
+            seconds = self._measure(plan, left, addresses, repeats)
+            left = {i: sorted(found, key=lambda c: seconds[i, c])[:keep] for i, found in left.items()}
+        for place, (choice,) in left.items():
             plan.choose(place, choice)
-            site = self._program.steps[place].site
+            site = steps[place].site
             assert site is not None
             site.keep_only(choice)
+
+    def _measure(
+        self, plan: Plan, left: dict[int, list[Choice]], addresses: list[int], repeats: int
+    ) -> dict[tuple[int, Choice], float]:
+        """The time of every choice of every convolution; all convolutions change theirs at once."""
+        best: dict[tuple[int, Choice], float] = {}
+        for turn in range(max((len(found) for found in left.values()), default=0)):
+            now = {place: found[turn % len(found)] for place, found in left.items()}
+            for place, choice in now.items():
+                plan.choose(place, choice)
+            seconds = plan.time(addresses, repeats)
+            for place, choice in now.items():
+                best[place, choice] = min(best.get((place, choice), np.inf), float(seconds[place]))
+        return best
 
     def _choose_bands(self, single: NDArray[np.float64], addresses: list[int]) -> None:
         chains = self._program.chains
@@ -57,7 +68,7 @@ class Tuner:
         for bands in BANDS if chains else ():
             self._program.bands = {chain.start: bands for chain in chains}
             plan = Plan(self._library, self._team, self._program)
-            seconds = dict(zip(plan.places, plan.time(addresses, ROUNDS * self._repeats), strict=True))
+            seconds = dict(zip(plan.places, plan.time(addresses, REPEATS), strict=True))
             for chain in chains:
                 best[chain.start] = min(best[chain.start], (float(seconds[chain.start]), bands))
         self._program.bands = {start: bands for start, (_, bands) in best.items() if bands}

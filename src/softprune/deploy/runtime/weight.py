@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,37 +19,55 @@ MAX_ELEMENTS = 1 << 27
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight of the network.
+    """A weight of the network as the file has it, until it is used.
 
     Attributes:
         shape: its shape.
-        places: flat places of the stored values in ascending order; None if all are stored.
-        values: the stored values.
+        values: the stored values; may contain zeros.
+        storage: "dense", "mask" or "gaps".
+        index: the mask or the gaps.
     """
 
     shape: tuple[int, ...]
-    places: NDArray[np.int64] | None
     values: Array
+    storage: str = "dense"
+    index: NDArray[Any] | None = None
+
+    def _places(self) -> NDArray[np.int64]:
+        """Flat places of the stored values in ascending order."""
+        if self.index is None:
+            return np.arange(self.values.size)
+        return _mask_places(self.index) if self.storage == "mask" else _gap_places(self.index)
 
     def dense(self) -> Array:
         """All of it, zeros included."""
-        if self.places is None:
+        if self.index is None:
             return self.values.reshape(self.shape)
         flat = np.zeros(product(self.shape), np.float32)
-        flat[self.places] = self.values
+        flat[self._places()] = self.values
         return flat.reshape(self.shape)
 
     def nonzeros(self) -> tuple[NDArray[np.int64], Array]:
         """Flat places and values of the nonzeros."""
         flat = self.values.reshape(-1)
         kept = np.flatnonzero(flat)
-        if self.places is not None:
-            return self.places[kept], flat[kept]
-        return kept, flat[kept]
+        return (kept if self.index is None else self._places()[kept]), flat[kept]
 
     def count(self) -> int:
         """The number of nonzeros."""
         return int(np.count_nonzero(self.values))
+
+    def reshaped(self, shape: tuple[int, ...]) -> Weight:
+        """The same numbers in another shape."""
+        return replace(self, shape=shape)
+
+
+def _mask_places(mask: NDArray[Any]) -> NDArray[np.int64]:
+    return np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+
+
+def _gap_places(gaps: NDArray[Any]) -> NDArray[np.int64]:
+    return np.cumsum(gaps.astype(np.int64) + 1) - 1
 
 
 def read_weight(name: str, entry: Any, tensors: Mapping[str, NDArray[Any]]) -> Weight:
@@ -68,12 +86,11 @@ def read_weight(name: str, entry: Any, tensors: Mapping[str, NDArray[Any]]) -> W
         values = _part(tensors, name, "<f4")
         if values.shape != shape:
             raise ValueError(f"weight {name!r} is declared as {shape} but stored as {values.shape}")
-        return Weight(shape, None, values)
+        return Weight(shape, values)
     values = _part(tensors, f"{name}.values", "<f4").reshape(-1)
-    places = _mask(name, count, tensors) if entry["storage"] == "mask" else _gaps(name, count, tensors)
-    if len(places) != len(values):
-        raise ValueError(f"weight {name!r} has {len(places)} places for {len(values)} values")
-    return Weight(shape, places, values)
+    storage = str(entry["storage"])
+    index = (_mask if storage == "mask" else _gaps)(name, count, len(values), tensors)
+    return Weight(shape, values, storage, index)
 
 
 def _part(tensors: Mapping[str, NDArray[Any]], name: str, *dtypes: str) -> NDArray[Any]:
@@ -83,19 +100,23 @@ def _part(tensors: Mapping[str, NDArray[Any]], name: str, *dtypes: str) -> NDArr
     return tensor
 
 
-def _mask(name: str, count: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+def _mask(name: str, count: int, stored: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     mask = _part(tensors, f"{name}.mask", "u1").reshape(-1)
     if len(mask) != (count + 7) // 8:
         raise ValueError(f"the mask of weight {name!r} has {len(mask)} bytes for {count} numbers")
-    places = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
-    if len(places) and places[-1] >= count:
+    if count % 8 and mask[-1] >> count % 8:
         raise ValueError(f"the mask of weight {name!r} has bits behind its last number")
-    return places
+    places = int(np.unpackbits(mask).sum(dtype=np.int64))
+    if places != stored:
+        raise ValueError(f"weight {name!r} has {places} places for {stored} values")
+    return mask
 
 
-def _gaps(name: str, count: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+def _gaps(name: str, count: int, stored: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     gaps = _part(tensors, f"{name}.gaps", "u1", "<u2").reshape(-1)
-    places = np.cumsum(gaps.astype(np.int64) + 1) - 1
-    if len(places) and places[-1] >= count:
-        raise ValueError(f"the gaps of weight {name!r} lead to place {places[-1]} of {count} numbers")
-    return places
+    if len(gaps) != stored:
+        raise ValueError(f"weight {name!r} has {len(gaps)} gaps for {stored} values")
+    behind = int(gaps.sum(dtype=np.int64)) + len(gaps)
+    if behind > count:
+        raise ValueError(f"the gaps of weight {name!r} lead to place {behind - 1} of {count} numbers")
+    return gaps

@@ -97,7 +97,7 @@ def _turned(weight: Weight, groups: int) -> Weight:
     grouped = weight.dense().reshape(groups, inputs // groups, per_group, kh, kw)
     turned = grouped.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
     shape = (groups * per_group, inputs // groups, kh, kw)
-    return Weight(shape, None, np.ascontiguousarray(turned).reshape(shape))
+    return Weight(shape, np.ascontiguousarray(turned).reshape(shape))
 
 
 def lower_linear_rows(
@@ -126,7 +126,7 @@ def lower_linear_rows(
         _start(grid, buffer),
         out,
         None,
-        Weight((outputs, inputs, 1, 1), weight.places, weight.values),
+        weight.reshaped((outputs, inputs, 1, 1)),
         b.vector(op.fields.get("bias"), outputs),
         1,
         bounds,

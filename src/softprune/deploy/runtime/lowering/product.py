@@ -78,7 +78,7 @@ def lower_conv2d(b: Builder, op: Op) -> None:
         return
     residual = op.fields.get("residual")
     added = None if residual is None else b.arrays[residual][:, :, 0, 0]
-    flat = Weight(weight.shape[:2], weight.places, weight.values)
+    flat = weight.reshaped(weight.shape[:2])
     out = _linear(b, Job(op, b.arrays[op.inputs[0]][:, :, 0, 0], flat, added, shape[:2]))
     b.arrays[op.output] = out[:, :, None, None]
 
