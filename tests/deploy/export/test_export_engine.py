@@ -36,6 +36,7 @@ def assert_engine(graph: Graph, path, x: np.ndarray) -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 6, 7, 8, 9, 13, 14, 15, 16, 17])
 def test_two_convolutions_in_a_row(tmp_path, width):
+    # Two rows of 8 places share a vector of 16 lanes, and the zeros between them must stay zeros.
     rng = np.random.default_rng(width)
     weights = {"w0": sparse(rng, (16, 8, 3, 3), 0.3), "w1": sparse(rng, (8, 16, 3, 3), 0.3)}
     ops = [convolution("x0", "v0", "w0"), convolution("v0", "v1", "w1")]
