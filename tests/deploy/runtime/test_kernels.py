@@ -63,6 +63,18 @@ def test_convolution(tmp_path: Path, case: dict[str, Any]) -> None:
     assert worst(tmp_path, {"x": (case["inputs"], *case["size"])}, ops, weights, batch=case["batch"]) < CLOSE
 
 
+def test_planes_of_odd_and_even_images_do_not_mix(tmp_path: Path) -> None:
+    generator = random()
+    fields = {"stride": [2, 2], "padding": [1, 1], "dilation": [1, 1], "groups": 1, **PLAIN}
+    ops = [
+        op("conv2d", ["x"], "a", weight="w", **fields),
+        op("conv2d", ["z"], "b", weight="w", **fields),
+        op("add", ["a", "b"], "y"),
+    ]
+    weights = {"w": sparse(generator, (6, 8, 3, 3), 0.9)}
+    assert worst(tmp_path, {"x": (8, 16, 16), "z": (8, 15, 15)}, ops, weights) < CLOSE
+
+
 @SETTINGS
 @given(st.data())
 def test_transposed_convolution(tmp_path: Path, data: st.DataObject) -> None:

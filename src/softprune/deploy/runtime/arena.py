@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import mmap
+from collections.abc import Hashable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ MAX_FLOATS = 1 << 31
 class Arena:
     """Memory of one plan.
 
-    Buffers with a halo go only to grids of the same layout: everything outside of the images must stay zero.
+    Buffers with a halo go only to grids that are filled alike: every place that is not written must stay zero.
     """
 
     def __init__(self, library: Library) -> None:
@@ -29,20 +30,21 @@ class Arena:
         self._starts: list[int] = []
         self._buffers: list[Array] = []
         self._slots: dict[int, int] = {}  # address of a stand-in -> slot
-        self._halo_of: dict[int, Grid | None] = {}
+        self._layouts: dict[int, Hashable] = {}  # address -> layout whose other places are zero; None for any
         self._free: list[Array] = []
         self.floats = 0
 
-    def grid(self, grid: Grid) -> Array:
-        """A buffer for a grid."""
-        return self._take(grid.size, None if grid.halo == Halo() and grid.planes == 1 else grid)
+    def grid(self, grid: Grid, filling: Hashable = None) -> Array:
+        """A buffer for a grid; `filling` says which of its places are written, if not all of each image."""
+        plain = grid.halo == Halo() and grid.planes == 1
+        return self._take(grid.size, None if plain else (grid, filling))
 
     def private(self, grid: Grid) -> Array:
         """A buffer for a grid that no other value will ever use."""
         free, self._free = self._free, []
-        buffer = self._take(grid.size, grid)
+        buffer = self._take(grid.size, (grid, "private"))
         self._free = free
-        del self._halo_of[buffer.ctypes.data]  # so it is never given back
+        del self._layouts[buffer.ctypes.data]  # so it is never given back
         return buffer
 
     def contiguous(self, shape: tuple[int, ...]) -> Array:
@@ -83,17 +85,17 @@ class Arena:
     def release(self, array: Array) -> None:
         """Give a buffer back."""
         buffer = self.owner(array)
-        if buffer.ctypes.data in self._halo_of and not any(buffer is other for other in self._free):
+        if buffer.ctypes.data in self._layouts and not any(buffer is other for other in self._free):
             self._free.append(buffer)
 
-    def _take(self, count: int, grid: Grid | None) -> Array:
+    def _take(self, count: int, layout: Hashable) -> Array:
         # A file may ask for halos or values that no memory holds.
         if count > MAX_BUFFER or self.floats + count > MAX_FLOATS:
             raise ValueError(f"the network needs a buffer of {4 * count} bytes: too large, or the batch is too large")
         fitting = [
             buffer
             for buffer in self._free
-            if self._halo_of[buffer.ctypes.data] == grid and count <= buffer.size <= max(2 * count, 1 << 16)
+            if self._layouts[buffer.ctypes.data] == layout and count <= buffer.size <= max(2 * count, 1 << 16)
         ]
         if fitting:
             best = min(fitting, key=lambda buffer: buffer.size)
@@ -102,7 +104,7 @@ class Arena:
         buffer = self._library.zeros(count)
         self.floats += count
         self._insert(buffer)
-        self._halo_of[buffer.ctypes.data] = grid
+        self._layouts[buffer.ctypes.data] = layout
         return buffer
 
     def _insert(self, buffer: Array) -> None:

@@ -76,9 +76,9 @@ class Builder:
         self._temporary.append(array)
         return array
 
-    def temporary_grid(self, grid: Grid) -> Array:
+    def temporary_grid(self, grid: Grid, filling: Geometry | None = None) -> Array:
         """A buffer for a grid that is free again after the present operation."""
-        buffer = self.arena.grid(grid)
+        buffer = self.arena.grid(grid, filling)
         self._temporary.append(buffer)
         return buffer
 

@@ -36,7 +36,8 @@ def _start(grid: Grid, buffer: Array) -> Array:
 
 def _fill(b: Builder, path: str, source: Array, geometry: Geometry, grid: Grid) -> Array:
     """Copy an image into the planes of a grid."""
-    buffer = b.temporary_grid(grid)
+    # An odd size leaves places of some planes empty, which a grid of the same size for an even one fills.
+    buffer = b.temporary_grid(grid, geometry)
     records = []
     for plane, phase in enumerate(geometry.phases):
         rows, columns, from_rows, from_columns = geometry.source(phase)
