@@ -1,0 +1,137 @@
+"""Lowering: a graph of the format's operations while it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from softprune.deploy.export.graph import Array, Graph, Op, Shape
+
+MOST_AXES = 6
+
+
+class UnsupportedError(ValueError):
+    """An operation that the format cannot express, with the reason."""
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """A constant that is no float32, expanded to as many as the batch: a mask that is the same for all samples.
+
+    Args:
+        tensor: with 1 in the place of the batch.
+    """
+
+    tensor: Tensor
+
+
+class Lowering:
+    """The graph while it grows; rules read their arguments from it and emit operations into it.
+
+    Every node of the program is one of three things here: a value (a name in the graph), a constant (a tensor
+    that no input reaches) or something that is no tensor, such as the size of the batch.
+    """
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self._known: dict[Node, Any] = {}
+        self._weights: dict[tuple[int, tuple[int, ...]], str] = {}
+        self._kept: list[Array] = []  # keeps the arrays alive that are known by their address
+        self._current: Node | None = None
+        self.batch = ""  # how shapes call the size of the batch
+
+    def __getitem__(self, node: Any) -> Any:
+        """What an argument of a node is: a value's name, a constant tensor, a list of these, or a plain argument."""
+        if isinstance(node, Node):
+            return self._known[node]
+        if isinstance(node, list | tuple):
+            return [self[item] for item in node]
+        return node
+
+    def shape(self, node: Node) -> Shape:
+        """The shape of what a node makes; sizes that depend on the batch as text."""
+        return shape_of(node.meta["val"])
+
+    def sizes(self, shape: Shape, what: str) -> list[int | None]:
+        """A shape as a reshape has it: None is the batch, -1 one size that follows from the others."""
+        found = [size if isinstance(size, int) else None if size == self.batch else -1 for size in shape]
+        if found.count(-1) > 1:
+            raise UnsupportedError(f"{what} {shape} has more than one size that depends on the batch")
+        return found
+
+    @property
+    def node(self) -> Node:
+        """The node that is being lowered."""
+        assert self._current is not None
+        return self._current
+
+    def begin(self, node: Node) -> None:
+        """Lower this node next: what is emitted from here on has its shape and its path."""
+        self._current = node
+
+    def define(self, node: Node, what: Any) -> None:
+        """Say what a node is."""
+        self._known[node] = what
+
+    def weight(self, tensor: Tensor | Array) -> str:
+        """Put a constant among the weights; the same tensor is there once.
+
+        Returns:
+            Its name.
+        """
+        if isinstance(tensor, Tensor):
+            tensor = tensor.detach().to(torch.float32).numpy()
+        key = (tensor.__array_interface__["data"][0], (*tensor.shape, *tensor.strides))
+        if tensor.size == 0 or key not in self._weights:
+            name = f"w{len(self._kept)}"
+            self._kept.append(tensor)
+            self._weights[key] = name
+            self.graph.weights[name] = np.ascontiguousarray(tensor, dtype=np.float32)
+        return self._weights[key]
+
+    def emit(self, kind: str, inputs: Sequence[str], shape: Shape | None = None, /, **fields: Any) -> str:
+        """Add an operation.
+
+        Args:
+            kind: its name in the format.
+            inputs: the values that it reads.
+            shape: of its value; that of the current node if it is not given.
+            fields: what the format asks for.
+
+        Returns:
+            The name of its value.
+        """
+        made = self.shape(self.node) if shape is None else shape
+        if len(made) > MOST_AXES:
+            raise UnsupportedError(f"shape {made} has {len(made)} axes, the format has at most {MOST_AXES}")
+        output = f"t{len(self.graph.shapes)}"
+        self.graph.ops.append(Op(kind, module_path(self.node), list(inputs), output, fields))
+        self.graph.shapes[output] = made
+        return output
+
+    def value(self, what: Any) -> str:
+        """The name of a value; a constant becomes one."""
+        if isinstance(what, Tensor):
+            shape: Shape = tuple(what.shape)
+            return self.emit("constant", [], shape, weight=self.weight(what))
+        if not isinstance(what, str):
+            raise UnsupportedError(f"a tensor is needed, got {what!r}")
+        return what
+
+
+def shape_of(tensor: Tensor) -> Shape:
+    """The shape of a captured tensor; sizes that depend on the batch as text."""
+    return tuple(size if isinstance(size, int) else str(size) for size in tensor.shape)
+
+
+def module_path(node: Node) -> str:
+    """The path of the module whose forward made this node."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    return "" if path.startswith("_empty_nn_module_stack") else path

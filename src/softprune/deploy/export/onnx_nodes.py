@@ -1,0 +1,240 @@
+"""The operations of the format as nodes of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.export.graph import Graph, Op
+
+
+class Nodes:
+    """Nodes and constants while they are made.
+
+    Args:
+        graph: of the format.
+        make: the module onnx.helper.
+    """
+
+    def __init__(self, graph: Graph, make: Any) -> None:
+        self.graph = graph
+        self.made: list[Any] = []
+        self.constants: dict[str, NDArray[Any]] = {}
+        self._make = make
+
+    def node(self, kind: str, inputs: Sequence[str], output: str | None = None, **attributes: Any) -> str:
+        """Add a node; its output gets a name of its own if none is given."""
+        name = output or f"n{len(self.made)}"
+        self.made.append(self._make.make_node(kind, list(inputs), [name], **attributes))
+        return name
+
+    def constant(self, array: NDArray[Any] | Sequence[int] | float) -> str:
+        """Add an array; whole numbers are int64, others float32."""
+        content = np.asarray(array)
+        content = content.astype(np.int64 if content.dtype.kind in "iu" else np.float32)
+        name = f"c{len(self.constants)}"
+        self.constants[name] = content
+        return name
+
+    def weight(self, op: Op, field: str, shape: Sequence[int] | None = None) -> str:
+        """A weight of an operation, in its own or another shape."""
+        name = op.fields[field]
+        array = self.graph.weights[name]
+        if shape is None or tuple(shape) == array.shape:
+            self.constants[name] = array
+            return str(name)
+        return self.constant(array.reshape(shape))
+
+
+def _activate(nodes: Nodes, kind: str, x: str, output: str | None, *, approximate: str = "none") -> str:
+    plain = {"relu": "Relu", "hardswish": "HardSwish", "sigmoid": "Sigmoid", "tanh": "Tanh", "identity": "Identity"}
+    if kind in plain:
+        return nodes.node(plain[kind], [x], output)
+    if kind == "relu6":
+        return nodes.node("Clip", [x, nodes.constant(0.0), nodes.constant(6.0)], output)
+    if kind == "silu":
+        return nodes.node("Mul", [x, nodes.node("Sigmoid", [x])], output)
+    if kind == "hardsigmoid":
+        return nodes.node("HardSigmoid", [x], output, alpha=1 / 6, beta=0.5)
+    return nodes.node("Gelu", [x], output, approximate=approximate)
+
+
+def _activation(nodes: Nodes, op: Op) -> None:
+    _activate(nodes, op.kind, op.inputs[0], op.output, approximate=op.fields.get("approximate", "none"))
+
+
+def _finish(nodes: Nodes, op: Op, x: str) -> None:
+    """The residual and the activation of a layer."""
+    if op.fields["residual"] is not None:
+        x = nodes.node("Add", [x, op.fields["residual"]])
+    _activate(nodes, op.fields["activation"] or "identity", x, op.output)
+
+
+def _conv(nodes: Nodes, op: Op) -> None:
+    inputs = [op.inputs[0], nodes.weight(op, "weight")]
+    if op.fields["bias"] is not None:
+        inputs.append(nodes.weight(op, "bias"))
+    more = {"output_padding": op.fields["output_padding"]} if op.kind == "conv_transpose2d" else {}
+    kind = "ConvTranspose" if more else "Conv"
+    fields = op.fields
+    x = nodes.node(
+        kind,
+        inputs,
+        strides=fields["stride"],
+        pads=[*fields["padding"], *fields["padding"]],
+        dilations=fields["dilation"],
+        group=fields["groups"],
+        kernel_shape=list(nodes.graph.weights[fields["weight"]].shape[2:]),
+        **more,
+    )
+    _finish(nodes, op, x)
+
+
+def _linear(nodes: Nodes, op: Op) -> None:
+    x = op.inputs[0]
+    if len(nodes.graph.shapes[x]) == 2:
+        bias = [nodes.weight(op, "bias")] if op.fields["bias"] is not None else []
+        _finish(nodes, op, nodes.node("Gemm", [x, nodes.weight(op, "weight"), *bias], transB=1))
+        return
+    turned = nodes.constant(np.ascontiguousarray(nodes.graph.weights[op.fields["weight"]].T))
+    x = nodes.node("MatMul", [x, turned])
+    if op.fields["bias"] is not None:
+        x = nodes.node("Add", [x, nodes.weight(op, "bias")])
+    _finish(nodes, op, x)
+
+
+def _pool(nodes: Nodes, op: Op) -> None:
+    fields = op.fields
+    own = {"dilations": fields["dilation"]} if op.kind == "max_pool2d" else {}
+    if op.kind == "avg_pool2d":
+        own = {"count_include_pad": int(fields["count_include_pad"])}
+    nodes.node(
+        "MaxPool" if op.kind == "max_pool2d" else "AveragePool",
+        op.inputs,
+        op.output,
+        kernel_shape=fields["kernel"],
+        strides=fields["stride"],
+        pads=[*fields["padding"], *fields["padding"]],
+        ceil_mode=int(fields["ceil_mode"]),
+        **own,
+    )
+
+
+def _adaptive(nodes: Nodes, op: Op) -> None:
+    """Means as products with matrices that hold the windows, because windows may differ in size."""
+    before = nodes.graph.shapes[op.inputs[0]][2:]
+    rows, columns = (_windows(int(size), part) for size, part in zip(before, op.fields["size"], strict=True))
+    across = nodes.node("MatMul", [op.inputs[0], nodes.constant(columns.T)])
+    nodes.node("MatMul", [nodes.constant(rows), across], op.output)
+
+
+def _windows(size: int, parts: int) -> NDArray[np.float32]:
+    windows = np.zeros((parts, size), np.float32)
+    for i in range(parts):
+        first, last = i * size // parts, -(-(i + 1) * size // parts)
+        windows[i, first:last] = 1 / (last - first)
+    return windows
+
+
+def _mean(nodes: Nodes, op: Op) -> None:
+    axes = nodes.constant(op.fields["axes"])
+    nodes.node("ReduceMean", [op.inputs[0], axes], op.output, keepdims=int(op.fields["keepdim"]))
+
+
+def _binary(nodes: Nodes, op: Op) -> None:
+    other = op.inputs[1] if len(op.inputs) == 2 else nodes.constant(float(op.fields["value"]))
+    nodes.node(op.kind.capitalize(), [op.inputs[0], other], op.output)
+
+
+def _scale_shift(nodes: Nodes, op: Op) -> None:
+    shape = (-1,) + (1,) * (len(nodes.graph.shapes[op.inputs[0]]) - 2)
+    scaled = nodes.node("Mul", [op.inputs[0], nodes.weight(op, "scale", shape)])
+    nodes.node("Add", [scaled, nodes.weight(op, "shift", shape)], op.output)
+
+
+def _layer_norm(nodes: Nodes, op: Op) -> None:
+    shape = nodes.graph.shapes[op.inputs[0]]
+    inside = [int(shape[axis]) for axis in op.fields["axes"]]
+    weights = [nodes.weight(op, field, inside) for field in ("weight", "bias")]
+    nodes.node(
+        "LayerNormalization", [op.inputs[0], *weights], op.output, axis=min(op.fields["axes"]), epsilon=op.fields["eps"]
+    )
+
+
+def _attention(nodes: Nodes, op: Op) -> None:
+    query, key, value = op.inputs
+    axes = len(nodes.graph.shapes[key])
+    turned = nodes.node("Transpose", [key], perm=[*range(axes - 2), axes - 1, axes - 2])
+    scores = nodes.node("Mul", [nodes.node("MatMul", [query, turned]), nodes.constant(float(op.fields["scale"]))])
+    if op.fields["mask"] is not None:
+        scores = nodes.node("Add", [scores, nodes.weight(op, "mask")])
+    nodes.node("MatMul", [nodes.node("Softmax", [scores], axis=-1), value], op.output)
+
+
+def _reshape(nodes: Nodes, op: Op) -> None:
+    sizes = op.fields["shape"]
+    if sum(size in (None, -1) for size in sizes) <= 1:
+        shape = nodes.constant([-1 if size is None else size for size in sizes])
+    else:
+        # Two sizes are open: the batch is read from the first input.
+        whole = nodes.node("Shape", [next(iter(nodes.graph.inputs))], start=0, end=1)
+        parts = [whole if size is None else nodes.constant([size]) for size in sizes]
+        shape = nodes.node("Concat", parts, axis=0)
+    nodes.node("Reshape", [op.inputs[0], shape], op.output)
+
+
+def _slice(nodes: Nodes, op: Op) -> None:
+    numbers = [nodes.constant([op.fields[key]]) for key in ("start", "stop", "axis", "step")]
+    nodes.node("Slice", [op.inputs[0], *numbers], op.output)
+
+
+def _resize(nodes: Nodes, op: Op) -> None:
+    fields = op.fields
+    if fields.get("size") is not None:
+        target = ["", "", nodes.constant(fields["size"])]
+    else:
+        target = ["", nodes.constant(np.asarray(fields["scale"], np.float32))]
+    if fields["mode"] == "nearest":
+        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    else:
+        corners = "align_corners" if fields["align_corners"] else "half_pixel"
+        how = {"mode": "linear", "coordinate_transformation_mode": corners}
+    nodes.node("Resize", [op.inputs[0], *target], op.output, axes=[2, 3], **how)
+
+
+NODES: dict[str, Callable[[Nodes, Op], None]] = {
+    "conv2d": _conv,
+    "conv_transpose2d": _conv,
+    "linear": _linear,
+    "max_pool2d": _pool,
+    "avg_pool2d": _pool,
+    "adaptive_avg_pool2d": _adaptive,
+    "mean": _mean,
+    "add": _binary,
+    "mul": _binary,
+    "scale_shift": _scale_shift,
+    "layer_norm": _layer_norm,
+    "attention": _attention,
+    "reshape": _reshape,
+    "slice": _slice,
+    "resize": _resize,
+    "softmax": lambda nodes, op: _plain(nodes, op, "Softmax", axis=op.fields["axis"]),
+    "concat": lambda nodes, op: _plain(nodes, op, "Concat", axis=op.fields["axis"]),
+    "permute": lambda nodes, op: _plain(nodes, op, "Transpose", perm=op.fields["axes"]),
+    "matmul": lambda nodes, op: _plain(nodes, op, "MatMul"),
+    "constant": lambda nodes, op: _constant(nodes, op),
+    **dict.fromkeys(
+        ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "sigmoid", "tanh", "identity"), _activation
+    ),
+}
+
+
+def _plain(nodes: Nodes, op: Op, kind: str, **attributes: Any) -> None:
+    nodes.node(kind, op.inputs, op.output, **attributes)
+
+
+def _constant(nodes: Nodes, op: Op) -> None:
+    nodes.node("Identity", [nodes.weight(op, "weight")], op.output)

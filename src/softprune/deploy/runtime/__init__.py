@@ -1,0 +1,14 @@
+"""Running exported networks: `load("model.spx")` gives an engine; needs NumPy and the compiled kernels only."""
+
+from typing import Any
+
+__all__ = ["Engine", "KernelWarning", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: the command that builds the kernels lives in this package and must run without them.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from softprune.deploy.runtime import engine
+
+    return getattr(engine, name)

@@ -1,0 +1,200 @@
+"""Engine: a loaded network that can be called."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.runtime import cache
+from softprune.deploy.runtime.arena import Arena
+from softprune.deploy.runtime.batch import splits
+from softprune.deploy.runtime.library import Library, library
+from softprune.deploy.runtime.planner import build
+from softprune.deploy.runtime.program import Plan, Program, Team
+from softprune.deploy.runtime.shape import Shape, infer
+from softprune.deploy.runtime.spx import Model, read_spx
+from softprune.deploy.runtime.tensorfile import product
+from softprune.deploy.runtime.tune import Tuner, recall, remember
+
+Array = NDArray[np.float32]
+# Plans that an engine keeps; a caller with many batch sizes makes more.
+MAX_PLANS = 8
+# Floats of the largest value when several samples run together; more would leave the caches.
+CHUNK_FLOATS = 1 << 17
+
+
+class KernelWarning(UserWarning):
+    """The compiled kernels are missing, so the slow reference engine runs."""
+
+
+def load(path: str | Path, *, threads: int | None = None, tune: bool = True) -> Engine:
+    """Load a network for inference.
+
+    Args:
+        path: a .spx file; it may come from anywhere, nothing in it is trusted.
+        threads: threads to use; None takes all cores that this process may use.
+        tune: whether the first call with a batch size measures the fastest way to compute each layer. The result is
+            kept in the user's cache folder. False takes defaults that are good everywhere.
+
+    Returns:
+        An engine: call it with one array per input.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if the file is not a valid network.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = cores if threads is None else threads
+    if not 1 <= count <= 256:
+        raise ValueError(f"threads is {threads}, must be 1 to 256")
+    model = read_spx(path)
+    kernels = library()
+    if kernels is None:
+        warnings.warn(
+            "the compiled kernels are missing: the slow reference engine runs. With a C++ compiler installed, "
+            "`python -m softprune.deploy.runtime.build` makes them",
+            KernelWarning,
+            stacklevel=2,
+        )
+    return Engine(model, kernels, threads=count, tune=tune)
+
+
+class Engine:
+    """A network that can be called with NumPy arrays or CPU tensors; several threads may call it."""
+
+    def __init__(self, model: Model, kernels: Library | None, *, threads: int, tune: bool) -> None:
+        self.model, self.threads = model, threads
+        self._kernels, self._tune = kernels, tune
+        self.team = Team(kernels, threads) if kernels else None
+        self._plans: dict[int, Plan] = {}
+        self._arenas: dict[int, Arena] = {}
+        self._lock = threading.Lock()
+        self._splits = splits(model)
+        self._dense: dict[str, Array] = {}
+        shapes = infer(model.graph, model.weights, 1)  # refuses at once what could never run
+        largest = max(product(shapes[op.output]) for op in model.graph.ops) if model.graph.ops else 1
+        self._chunk = max(1, CHUNK_FLOATS // max(1, largest))
+
+    @property
+    def level(self) -> str:
+        """The instruction set: "avx512", "avx2", "portable", or "reference" without compiled kernels."""
+        return self._kernels.facts.level if self._kernels else "reference"
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Compute the outputs.
+
+        Args:
+            inputs: float32 arrays or CPU tensors of the shapes of the network's inputs; the batch is free.
+
+        Returns:
+            The output as a NumPy array; a tuple if there are several.
+
+        Raises:
+            TypeError: if an input is not float32.
+            ValueError: if the number or a shape of the inputs is wrong.
+        """
+        arrays = self._checked(inputs)
+        outputs = self._run(arrays)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def plan(self, batch: int) -> Plan:
+        """The plan for a batch size that runs at once; made and tuned when it is first asked for."""
+        assert self._kernels is not None and self.team is not None
+        if batch not in self._plans:
+            if len(self._plans) >= MAX_PLANS:
+                oldest = next(iter(self._plans))
+                del self._plans[oldest], self._arenas[oldest]
+            builder = build(self.model, self._kernels, batch=batch, threads=self.threads)
+            if self._tune:
+                self._tuned(builder.program, batch)
+            self._plans[batch] = Plan(self._kernels, self.team, builder.program)
+            self._arenas[batch] = builder.arena
+        return self._plans[batch]
+
+    def _tuned(self, program: Program, batch: int) -> None:
+        """Give a program the fastest choices, from the cache or measured now."""
+        assert self._kernels is not None and self.team is not None
+        name = cache.key(model=self.model.digest, level=self.level, batch=batch, threads=self.threads)
+        if not recall(program, name):
+            slots = self.slots(batch)
+            Tuner(self._kernels, self.team, program).run([array.ctypes.data for array in slots])
+            remember(program, name)
+
+    def slots(self, batch: int) -> list[Array]:
+        """Arrays of zeros in the place of inputs and outputs."""
+        shapes = infer(self.model.graph, self.model.weights, batch)
+        return [np.zeros(shapes[name], np.float32) for name in (*self.model.graph.inputs, *self.model.graph.outputs)]
+
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        graph, batch = self.model.graph, self._batch(arrays)
+        shapes = infer(graph, self.model.weights, batch)
+        if self._kernels is None:
+            return self._reference(arrays)
+        outputs = [np.empty(shapes[name], np.float32) for name in graph.outputs]
+        self._after_fork()
+        with self._lock:
+            if not self._splits:
+                self.plan(batch).run([a.ctypes.data for a in (*arrays, *outputs)])
+                return outputs
+            for first in range(0, batch, self._chunk):
+                count = min(self._chunk, batch - first)
+                parts = [a[first : first + count] for a in (*arrays, *outputs)]
+                self.plan(count).run([a.ctypes.data for a in parts])
+        return outputs
+
+    def _after_fork(self) -> None:
+        """A forked process has none of the threads: it starts its own."""
+        if self._kernels is not None and self.team is not None and self.team.process != os.getpid():
+            self._lock = threading.Lock()
+            self.team = Team(self._kernels, self.threads)
+            self._plans.clear()
+            self._arenas.clear()
+
+    def _reference(self, arrays: list[Array]) -> list[Array]:
+        from softprune.deploy.runtime.reference import run
+
+        with self._lock:
+            if not self._dense:
+                self._dense = {name: weight.dense() for name, weight in self.model.weights.items()}
+        return run(self.model.graph.document, self._dense, arrays)
+
+    def _checked(self, inputs: Sequence[Any]) -> list[Array]:
+        declared = self.model.graph.inputs
+        if len(inputs) != len(declared):
+            raise ValueError(f"the network takes {len(declared)} inputs ({', '.join(declared)}), got {len(inputs)}")
+        return [_array(name, shape, x) for (name, shape), x in zip(declared.items(), inputs, strict=True)]
+
+    def _batch(self, arrays: list[Array]) -> int:
+        sizes = {
+            len(array)
+            for array, shape in zip(arrays, self.model.graph.inputs.values(), strict=True)
+            if shape[0] is None
+        }
+        if len(sizes) > 1:
+            raise ValueError(f"all inputs must have the same batch size, got {sorted(sizes)}")
+        return sizes.pop() if sizes else 1
+
+
+def _array(name: str, shape: tuple[int | None, ...], value: Any) -> Array:
+    """The input as a contiguous array, without a copy where possible."""
+    if not isinstance(value, np.ndarray):
+        if getattr(value, "requires_grad", False):
+            value = value.detach()
+        value = np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+    wanted = ", ".join("batch" if n is None else str(n) for n in shape)
+    if value.dtype != np.float32:
+        raise TypeError(f"input {name!r} must be float32, got {value.dtype}: convert it first")
+    fits = value.ndim == len(shape) and all(n is None or n == m for n, m in zip(shape, value.shape, strict=True))
+    if not fits:
+        raise ValueError(f"input {name!r} must have shape ({wanted}), got {value.shape}")
+    return np.ascontiguousarray(value)
+
+
+__all__: list[str] = ["Engine", "KernelWarning", "Shape", "load"]

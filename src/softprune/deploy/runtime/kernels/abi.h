@@ -1,0 +1,194 @@
+// The records that Python hands over: plain structures of numbers and pointers, mirrored in records.py.
+// Everything in them was checked there; the kernels trust them.
+#pragma once
+#include <cstdint>
+
+namespace spx {
+
+constexpr int kMaxDims = 6;
+constexpr int kMaxThreads = 256;
+
+// A base address: `data`, or the caller's array number `slot` when slot >= 0 (then `data` counts bytes from its start).
+struct Base {
+  float* data;
+  int64_t slot;
+};
+
+// One nonzero weight: how far its input lies from the output position (in bytes), and its value.
+struct Nonzero {
+  int32_t offset;
+  float value;
+};
+
+// Lanes of a vector that are stored together: lane l goes to out + offset + l for every l in mask.
+struct Piece {
+  int32_t offset;
+  int32_t residual;
+  uint16_t mask;
+  uint16_t more;  // another piece of the same vector follows
+};
+
+// Consecutive vectors of output positions that are computed in registers together.
+struct Tile {
+  int32_t vector;  // index of its first vector in the list of pieces
+  int32_t count;
+  int64_t position;  // of its first lane, in floats from the start of a plane
+};
+
+// What sparse and dense convolutions share: the walk over output positions and the store.
+struct Walk {
+  const float* in;
+  const Tile* tiles;
+  const Piece* pieces;
+  const int32_t* piece_start;
+  float* out;
+  const float* residual;
+  const float* bias;
+  int64_t out_plane;
+  int64_t residual_plane;
+  int32_t tile_count;
+  int32_t channels;
+  int32_t direct;  // output positions are input positions: whole vectors are stored
+  int32_t by_channel;  // threads share the channels instead of the tiles
+  float low, high;
+};
+
+struct Sparse {
+  Walk walk;
+  const Nonzero* stream;
+  const int32_t* start;    // blocks x channels + 1 places in the stream
+  const int32_t* channel;  // output channel of each run
+  int32_t sets;            // independent accumulators per vector: 1, 2 or 4
+  int32_t shifted;         // offsets may be misaligned: aligned loads and a shift in registers
+  int32_t blocks;          // of input channels, so that what a tile reads stays in the first-level cache
+  int32_t unused;
+  float* scratch;          // per thread: sums of one tile between blocks
+  int64_t scratch_stride;
+};
+
+struct Dense {
+  Walk walk;
+  const int32_t* taps;    // groups x tap_count byte offsets
+  const float* weights;   // packed: group, block of kDenseChannels channels, tap, channel
+  int32_t tap_count;
+  int32_t groups;
+};
+
+struct Map {
+  Base out, a, b, c;
+  int64_t shape[kMaxDims];
+  int64_t out_stride[kMaxDims], a_stride[kMaxDims], b_stride[kMaxDims], c_stride[kMaxDims];
+  int32_t dims;
+  int32_t kind;        // see elementwise.h
+  int32_t activation;  // see activation.h
+  int32_t unused;
+};
+
+struct Maps {
+  const Map* items;
+  int64_t count;
+};
+
+struct Pool {
+  Base out, in;
+  int64_t out_stride[4], in_stride[4];
+  int32_t images, channels, height, width, out_height, out_width;
+  int32_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+  int32_t kind;  // 0 max, 1 average, 2 adaptive average
+  int32_t include_pad;
+};
+
+struct Reduce {
+  Base out, in;
+  const float *weight, *bias;
+  int64_t shape[kMaxDims], out_stride[kMaxDims], in_stride[kMaxDims];
+  int64_t inner[kMaxDims], inner_stride[kMaxDims], inner_out_stride[kMaxDims];
+  int32_t dims, inner_dims;
+  int32_t kind;  // 0 mean, 1 softmax, 2 layer norm
+  float epsilon;
+};
+
+struct Matmul {
+  Base out, a, b;
+  float* scratch;  // per thread: k times the width of a panel
+  int64_t scratch_stride;
+  int64_t batch[4], out_batch[4], a_batch[4], b_batch[4];
+  int64_t m, n, k;
+  int64_t out_m, out_n, a_m, a_k, b_k, b_n;
+  float scale;
+  int32_t unused;
+};
+
+struct Linear {
+  Base out, in;
+  Base residual;
+  const float* bias;
+  const float* values;
+  const int32_t* start;
+  const int32_t* index;   // sparse without expand instructions
+  const uint16_t* masks;  // sparse with expand: one bit per input, 16 inputs each
+  int64_t rows, out_row, in_row, residual_row;
+  int32_t inputs, outputs;
+  int32_t kind;  // 0 dense, 1 indices, 2 masks
+  float low, high;
+};
+
+struct Resize {
+  Base out, in;
+  int64_t out_stride[4], in_stride[4];
+  const int32_t *y0, *y1, *x0, *x1;
+  const float *wy, *wx;
+  int32_t images, channels, out_height, out_width;
+};
+
+// A range of tiles of one convolution.
+struct Band {
+  const void* record;
+  int32_t kind;
+  int32_t first, last;
+  int32_t unused;
+};
+
+// Convolutions that run band by band, each as soon as the rows that it reads are there.
+struct Group {
+  const Band* bands;
+  int64_t count;
+};
+
+enum Kind : int32_t { kSparse, kDense, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kGroup, kKinds };
+
+// Which share of an operation a thread does; of a convolution possibly only tiles [first, last).
+struct Share {
+  int part, parts;
+  float* const* slots;
+  int first = 0, last = -1;
+};
+
+inline float* at(const Base& base, const Share& share) {
+  if (base.slot < 0) return base.data;
+  return reinterpret_cast<float*>(reinterpret_cast<char*>(share.slots[base.slot]) + reinterpret_cast<intptr_t>(base.data));
+}
+
+using Kernel = void (*)(const void* record, const Share& share);
+
+// All kernels of one instruction set.
+struct Table {
+  const char* name;
+  int32_t width;           // floats per vector
+  int32_t dense_channels;  // channels per block of the dense kernel
+  int32_t dense_vectors;   // vectors per tile of the dense kernel, at most
+  int32_t expands;         // has expand instructions
+  int32_t shifts;          // has two-source permutes
+  Kernel kernels[kKinds];
+  double (*rate)(const float* data, int64_t bytes, int64_t repeats);  // FMAs with a memory operand
+};
+
+#if defined(__x86_64__)
+extern const Table kAvx512;
+extern const Table kAvx2;
+#endif
+extern const Table kPortable;
+
+const Table& table();
+
+}  // namespace spx

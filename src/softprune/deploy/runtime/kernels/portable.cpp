@@ -1,0 +1,4 @@
+#include "level.h"
+namespace spx {
+extern const Table kPortable = SPX_TABLE("portable");
+}

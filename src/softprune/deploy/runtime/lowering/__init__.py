@@ -1,0 +1,1 @@
+"""Lowering: from operations of the graph to calls of kernels, one file per family."""

@@ -1,0 +1,186 @@
+"""Linear layers with few rows, matrix products, attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.runtime.builder import Array, Builder
+from softprune.deploy.runtime.graph import Op
+from softprune.deploy.runtime.lowering.convolution import lower_conv, lower_linear_rows
+from softprune.deploy.runtime.lowering.elementwise import (
+    ADD,
+    activate,
+    add_maps,
+    constant,
+    copy,
+    map_record,
+)
+from softprune.deploy.runtime.lowering.reduction import add_softmax
+from softprune.deploy.runtime.records import Base, Linear, Matmul
+from softprune.deploy.runtime.shape import Shape
+from softprune.deploy.runtime.site import BOUNDS, DENSE_FROM
+from softprune.deploy.runtime.tensorfile import product
+from softprune.deploy.runtime.weight import Weight
+
+# From so many rows on, rows are the lanes.
+MANY_ROWS = 8
+
+
+def _matrix(b: Builder, path: str, array: Array) -> Array:
+    """All axes but the last merged, and the last one contiguous."""
+    shape = (int(np.prod(array.shape[:-1], dtype=np.int64)), array.shape[-1])
+    if array.strides[-1] == 4:
+        try:
+            view = array[...]
+            view.shape = shape
+            return view
+        except AttributeError:
+            pass
+    mine = b.temporary(array.shape)
+    copy(b, path, mine, array)
+    return mine.reshape(shape)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A linear layer: operation, input, weight (outputs, inputs), residual, and the shape of its output."""
+
+    op: Op
+    source: Array
+    weight: Weight
+    added: Array | None
+    shape: Shape
+
+    @property
+    def rows(self) -> int:
+        """Rows of the input."""
+        return product(self.shape[:-1])
+
+
+def lower_linear(b: Builder, op: Op) -> None:
+    """A linear layer."""
+    residual = op.fields.get("residual")
+    added = None if residual is None else b.arrays[residual]
+    weight = b.weights[op.fields["weight"]]
+    b.arrays[op.output] = _linear(b, Job(op, b.arrays[op.inputs[0]], weight, added, b.shapes[op.output]))
+
+
+def lower_conv2d(b: Builder, op: Op) -> None:
+    """A convolution; on images of one pixel it is a linear layer."""
+    shape, weight = b.shapes[op.output], b.weights[op.fields["weight"]]
+    size = (*b.shapes[op.inputs[0]][2:], *weight.shape[2:], *op.fields["stride"], op.fields["groups"])
+    if set(size) != {1} or set(op.fields["padding"]) != {0} or 0 in shape:
+        lower_conv(b, op)
+        return
+    residual = op.fields.get("residual")
+    added = None if residual is None else b.arrays[residual][:, :, 0, 0]
+    flat = weight.reshaped(weight.shape[:2])
+    out = _linear(b, Job(op, b.arrays[op.inputs[0]][:, :, 0, 0], flat, added, shape[:2]))
+    b.arrays[op.output] = out[:, :, None, None]
+
+
+def _linear(b: Builder, job: Job) -> Array:
+    op = job.op
+    if 0 in job.shape:
+        return b.arena.contiguous(job.shape)
+    if job.rows >= MANY_ROWS:
+        return lower_linear_rows(b, op, _merge_rows(b, op.path, job.source), job.weight, job.added, job.shape)
+    matrix = _matrix(b, op.path, job.source)
+    out = b.arena.contiguous(job.shape)
+    added = None if job.added is None else _matrix(b, op.path, job.added)
+    flat = out.reshape(job.rows, job.shape[-1])
+    record, keep = _few_rows(b, op, matrix, flat, added, job.weight)
+    b.program.add(op.path, "linear", record, keep, cost=job.rows * job.weight.count())
+    b.program.steps[-1].nonzeros = job.weight.count()
+    activation = op.fields.get("activation")
+    if activation not in BOUNDS:
+        activate(b, op.path, out, str(activation))
+    return out
+
+
+def _merge_rows(b: Builder, path: str, array: Array) -> Array:
+    """All axes but the last merged."""
+    shape = (int(np.prod(array.shape[:-1], dtype=np.int64)), array.shape[-1])
+    try:
+        view = array[...]
+        view.shape = shape
+        return view
+    except AttributeError:
+        mine = b.temporary(array.shape)
+        copy(b, path, mine, array)
+        return mine.reshape(shape)
+
+
+def _few_rows(
+    b: Builder, op: Op, source: Array, out: Array, added: Array | None, weight: Weight
+) -> tuple[Linear, list[NDArray[Any]]]:
+    outputs, inputs = weight.shape
+    bias = b.vector(op.fields.get("bias"), outputs)
+    low, high = BOUNDS.get(op.fields.get("activation"), BOUNDS[None])
+    record = Linear(rows=source.shape[0], inputs=inputs, outputs=outputs, low=low, high=high)
+    record.out, record.input = b.arena.base(out), b.arena.base(source)
+    record.residual = Base(None, -1) if added is None else b.arena.base(added)
+    record.out_row, record.in_row = out.strides[0] // 4, source.strides[0] // 4
+    record.residual_row = 0 if added is None else added.strides[0] // 4
+    record.bias = bias.ctypes.data
+    places, values = weight.nonzeros()
+    if len(places) > DENSE_FROM * 2 * outputs * inputs:
+        dense = np.ascontiguousarray(weight.dense())
+        record.values, record.kind = dense.ctypes.data, 0
+        return record, [bias, dense]
+    row, column = places // inputs, (places % inputs).astype(np.int32)
+    start = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=outputs))]).astype(np.int32)
+    values = np.append(values, np.zeros(16, np.float32))
+    record.values, record.start, record.kind = values.ctypes.data, start.ctypes.data, 1
+    if not b.library.facts.expands:
+        record.index = column.ctypes.data
+        return record, [bias, values, start, column]
+    bits = np.zeros((outputs, -(-inputs // 16) * 16), bool)
+    bits[row, column] = True
+    masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")
+    record.masks, record.kind = masks.ctypes.data, 2
+    return record, [bias, values, start, masks]
+
+
+def add_matmul(b: Builder, path: str, out: Array, left: Array, right: Array, scale: float = 1.0) -> None:
+    """Append a batch of matrix products."""
+    lead = out.shape[:-2]
+    left, right = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (left, right))
+    k = left.shape[-1]
+    panel = 2 * b.library.facts.width * max(k, 1)
+    scratch = b.temporary((b.threads, panel))
+    record = Matmul(scratch=scratch.ctypes.data, scratch_stride=panel, scale=scale)
+    record.out, record.a, record.b = (b.arena.base(x) for x in (out, left, right))
+    record.m, record.n, record.k = out.shape[-2], out.shape[-1], k
+    record.out_m, record.out_n = (s // 4 for s in out.strides[-2:])
+    record.a_m, record.a_k = (s // 4 for s in left.strides[-2:])
+    record.b_k, record.b_n = (s // 4 for s in right.strides[-2:])
+    pad = 4 - len(lead)
+    record.batch[:] = [1] * pad + list(lead)
+    for field, array in (("out_batch", out), ("a_batch", left), ("b_batch", right)):
+        getattr(record, field)[:] = [0] * pad + [s // 4 for s in array.strides[:-2]]
+    if out.size:
+        cost = out.size * k
+        b.program.add(path, "matmul", record, [scratch], cost=cost)
+
+
+def lower_matmul(b: Builder, op: Op) -> None:
+    """A batch of matrix products."""
+    left, right = (b.arrays[name] for name in op.inputs)
+    add_matmul(b, op.path, b.new(op.output), left, right)
+
+
+def lower_attention(b: Builder, op: Op) -> None:
+    """softmax(scale q k' + mask) v, in three steps."""
+    q, k, v = (b.arrays[name] for name in op.inputs)
+    scores = b.temporary((*q.shape[:-1], k.shape[-2]))
+    add_matmul(b, op.path, scores, q, np.swapaxes(k, -1, -2), op.fields["scale"])
+    if op.fields.get("mask") is not None and scores.size:
+        mask = constant(b, np.array(b.weights[op.fields["mask"]].dense()))
+        add_maps(b, op.path, "mask", [map_record(b, ADD, scores, [scores, mask])])
+    add_softmax(b, op.path, scores, scores, -1)
+    add_matmul(b, op.path, b.new(op.output), scores, v)

@@ -1,0 +1,81 @@
+"""Mean, softmax, layer norm."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from softprune.deploy.runtime.builder import Array, Builder
+from softprune.deploy.runtime.graph import Op
+from softprune.deploy.runtime.lowering.elementwise import copy
+from softprune.deploy.runtime.records import Reduce
+from softprune.deploy.runtime.tensorfile import product
+
+MEAN, SOFTMAX, LAYER_NORM = range(3)
+
+
+def _record(b: Builder, kind: int, out: Array, source: Array, axes: list[int]) -> Reduce:
+    """The record with outer axes and reduced axes apart; both arrays have the same number of axes."""
+    outer = [a for a in range(source.ndim) if a not in axes]
+    record = Reduce(kind=kind, dims=len(outer), inner_dims=len(axes))
+    record.out, record.input = b.arena.base(out), b.arena.base(source)
+    for i, axis in enumerate(outer):
+        record.shape[i] = source.shape[axis]
+        record.out_stride[i], record.in_stride[i] = out.strides[axis] // 4, source.strides[axis] // 4
+    for i, axis in enumerate(axes):
+        record.inner[i] = source.shape[axis]
+        record.inner_stride[i], record.inner_out_stride[i] = source.strides[axis] // 4, out.strides[axis] // 4
+    return record
+
+
+def lower_mean(b: Builder, op: Op) -> None:
+    """The mean over some axes."""
+    add_mean(b, op, op.fields["axes"], keepdim=op.fields["keepdim"])
+
+
+def add_mean(b: Builder, op: Op, axes: list[int], *, keepdim: bool) -> None:
+    """Append a mean; the reduced axis with the smallest stride comes last."""
+    source = b.arrays[op.inputs[0]]
+    out = b.new(op.output)
+    if not out.size:
+        return
+    inner = sorted((a % source.ndim for a in axes), key=lambda a: -source.strides[a])
+    wide = out if keepdim else np.expand_dims(out, sorted(inner))
+    b.program.add(op.path, "mean", _record(b, MEAN, wide, source, inner), [], cost=source.size)
+
+
+def add_softmax(b: Builder, path: str, out: Array, source: Array, axis: int) -> None:
+    """Append a softmax."""
+    if out.size:
+        b.program.add(path, "softmax", _record(b, SOFTMAX, out, source, [axis % source.ndim]), [])
+
+
+def lower_softmax(b: Builder, op: Op) -> None:
+    """exp(x) over its sum along one axis."""
+    source = b.arrays[op.inputs[0]]
+    add_softmax(b, op.path, b.new(op.output), source, op.fields["axis"])
+
+
+def lower_layer_norm(b: Builder, op: Op) -> None:
+    """(x - mean) / sqrt(variance + eps) over the last axes."""
+    source = b.arrays[op.inputs[0]]
+    out = b.arena.contiguous(b.shapes[op.output])
+    b.arrays[op.output] = out
+    if not out.size:
+        return
+    count = len(op.fields["axes"])
+    inner = product(source.shape[source.ndim - count :])
+    shape = (*source.shape[: source.ndim - count], inner)
+    if not source[0:1].flags.c_contiguous or not source.flags.c_contiguous:
+        mine = b.temporary(source.shape)
+        copy(b, op.path, mine, source)
+        source = mine
+    target = out.reshape(shape)
+    record = _record(b, LAYER_NORM, target, source.reshape(shape), [len(shape) - 1])
+    record.epsilon = op.fields["eps"]
+    keep = []
+    for field in ("weight", "bias"):
+        if op.fields.get(field) is not None:
+            values = b.vector(op.fields[field], inner)
+            setattr(record, field, values.ctypes.data)
+            keep.append(values)
+    b.program.add(op.path, "layer_norm", record, keep)

@@ -1,0 +1,156 @@
+"""Program: the steps of a plan, before and after they are handed to the kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.runtime.library import Library
+from softprune.deploy.runtime.records import KINDS, Band, Group
+from softprune.deploy.runtime.site import Choice, Site
+from softprune.deploy.runtime.wavefront import Progress, progress, schedule
+
+
+@dataclass
+class Step:
+    """One call of a kernel.
+
+    Attributes:
+        path: of the module in the original network.
+        what: the operation, for tables.
+        record: what the kernel gets; for a convolution that of its present choice.
+        keep: arrays that must live as long as the record.
+        site: of a convolution, which can be computed in several ways.
+        choice: the present one.
+    """
+
+    path: str
+    what: str
+    record: ctypes.Structure
+    keep: list[Any]
+    nonzeros: int = 0
+    macs: int = 0
+    site: Site | None = None
+    choice: Choice | None = None
+
+    def choose(self, choice: Choice) -> None:
+        """Compute the convolution in another way."""
+        assert self.site is not None
+        self.record, self.keep = self.site.record(choice)
+        self.choice = choice
+
+    def progress(self, width: int) -> Progress:
+        """How far the convolution is after each of its tiles."""
+        assert self.site is not None and self.choice is not None
+        return progress(self.site, self.site.tiles(self.choice), width)
+
+
+@dataclass
+class Program:
+    """Steps in order; each begins when the one before has ended on all threads.
+
+    Attributes:
+        steps: the steps.
+        chains: steps that can run as a wavefront.
+        bands: first step of a chain -> number of bands in which it runs; others run step by step.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    chains: list[range] = field(default_factory=list)
+    bands: dict[int, int] = field(default_factory=dict)
+
+    def add(self, path: str, what: str, record: ctypes.Structure, keep: list[Any], *, cost: int = 0) -> None:
+        """Append a step that can be computed in one way; `cost` counts its multiply-adds."""
+        self.steps.append(Step(path, what, record, keep, macs=cost))
+
+    def add_site(self, path: str, what: str, site: Site) -> None:
+        """Append a convolution with its default choice."""
+        choice = site.default()
+        record, keep = site.record(choice)
+        site.keep_only(choice)
+        step = Step(path, what, record, keep, site.nonzeros, site.macs, site, choice)
+        self.steps.append(step)
+
+
+class Team:
+    """Threads of the kernels."""
+
+    def __init__(self, library: Library, threads: int) -> None:
+        self._library, self.threads, self.process = library, threads, os.getpid()
+        self.handle = library.team_new(threads)
+        if not self.handle:
+            raise OSError(f"could not start {threads} threads")
+
+    def __del__(self) -> None:
+        # A forked process has no copy of the threads to end.
+        if getattr(self, "handle", None) and self.process == os.getpid():
+            self._library.team_free(self.handle)
+
+
+class Plan:
+    """A program in the hands of the kernels."""
+
+    def __init__(self, library: Library, team: Team, program: Program, *, grouped: bool = True) -> None:
+        self._library, self._team, self.program = library, team, program
+        self._keep: list[Any] = []
+        self._handle = library.plan_new(team.handle)
+        if not self._handle:
+            raise MemoryError("no memory for a plan")
+        # First step of each entry of the plan.
+        self.places: list[int] = []
+        chains = {chain.start: chain for chain in program.chains if grouped and chain.start in program.bands}
+        place = 0
+        while place < len(program.steps):
+            self.places.append(place)
+            if place in chains:
+                self._set(-1, self._group(chains[place], program.bands[place]))
+                place = chains[place].stop
+            else:
+                self._set(-1, program.steps[place].record)
+                self._keep.append(program.steps[place].keep)
+                place += 1
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.plan_free(self._handle)
+
+    def _set(self, place: int, record: ctypes.Structure) -> None:
+        kind, size = KINDS.index(type(record)), ctypes.sizeof(record)
+        if self._library.plan_set(self._handle, place, kind, ctypes.byref(record), size) < 0:
+            raise MemoryError(f"step {place} was refused")
+
+    def _group(self, chain: range, bands: int) -> Group:
+        """A chain of convolutions as one entry."""
+        steps = [self.program.steps[i] for i in chain]
+        width = self._library.facts.width
+        order = schedule([step.progress(width) for step in steps], bands)
+        items = (Band * len(order))()
+        for item, (number, first, last) in zip(items, order, strict=True):
+            record = steps[number].record
+            item.record, item.kind = ctypes.addressof(record), KINDS.index(type(record))
+            item.first, item.last = first, last
+        self._keep += [items, [(step.record, step.keep) for step in steps]]
+        return Group(ctypes.addressof(items), len(order))
+
+    def choose(self, place: int, choice: Choice) -> None:
+        """Compute one convolution in another way; only in a plan without wavefronts."""
+        step = self.program.steps[place]
+        step.choose(choice)
+        self._set(place, step.record)
+        self._keep[place] = step.keep
+
+    def run(self, addresses: list[int]) -> None:
+        """Run all steps; `addresses` are those of the caller's arrays, inputs first."""
+        self._library.plan_run(self._handle, (ctypes.c_void_p * max(1, len(addresses)))(*addresses))
+
+    def time(self, addresses: list[int], repeats: int) -> NDArray[np.float64]:
+        """The smallest time of each entry in seconds."""
+        seconds = np.full(max(1, len(self.places)), np.inf)
+        slots = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+        self._library.plan_time(self._handle, slots, repeats, seconds.ctypes.data)
+        return seconds[: len(self.places)]

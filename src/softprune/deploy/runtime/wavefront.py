@@ -1,0 +1,92 @@
+"""Wavefront: a chain of convolutions over bands of rows, so that what lies between them stays in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.runtime.graph import Graph, Op
+from softprune.deploy.runtime.site import BOUNDS, Site
+
+Longs = NDArray[np.int64]
+# A band: step of the chain, first tile, last tile (excluded).
+Band = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a convolution is after each of its tiles, in rows of all images.
+
+    Attributes:
+        done: rows of the output that are complete.
+        needed: rows of the input that were read.
+    """
+
+    done: Longs
+    needed: Longs
+
+
+def progress(site: Site, tiles: NDArray[np.void], width: int) -> Progress:
+    """Follow the rows of a convolution without stride through its tiles."""
+    images, _, rows, _ = site.out.shape
+    height = site.geometry.size[0]
+    reach = max(shift for shift, _ in site.geometry.rows)
+    image, row = np.divmod(tiles["position"], site.grid.image)
+    begun = image * rows + np.minimum(row // site.grid.pitch, rows)
+    done = np.append(begun[1:], images * rows)
+    last = tiles["position"] + tiles["count"].astype(np.int64) * width - 1
+    image, row = np.divmod(last, site.grid.image)
+    image = np.minimum(image, images - 1)
+    row = np.minimum(row // site.grid.pitch, rows - 1)
+    needed = image * height + np.clip(row + reach + 1, 0, height)
+    return Progress(done, np.maximum.accumulate(needed))
+
+
+def schedule(chain: Sequence[Progress], bands: int) -> list[Band]:
+    """The order of work when the last convolution runs in `bands` parts: each step as late as possible."""
+    finished = [0] * len(chain)
+    order: list[Band] = []
+
+    def advance(step: int, end: int) -> None:
+        if end <= finished[step]:
+            return
+        if step:
+            rows = int(chain[step].needed[end - 1])
+            advance(step - 1, int(np.searchsorted(chain[step - 1].done, rows)) + 1 if rows else 0)
+        order.append((step, finished[step], end))
+        finished[step] = end
+
+    count = len(chain[-1].done)
+    for _, end in pairwise(np.arange(bands + 1) * count // bands):
+        advance(len(chain) - 1, int(end))
+    for step, link in enumerate(chain):
+        advance(step, len(link.done))  # rows that nobody reads, such as those that a large kernel leaves out
+    return order
+
+
+def chains(graph: Graph, plain: Sequence[bool]) -> list[range]:
+    """Operations in a row that can run as a wavefront: each reads the one before, without stride in between.
+
+    Args:
+        graph: the network.
+        plain: per operation, whether it is a convolution that can read its producer's grid.
+    """
+    found, begin = [], 0
+    for place in range(1, len(graph.ops) + 1):
+        linked = place < len(graph.ops) and _linked(graph.ops[place - 1], graph.ops[place]) and plain[place]
+        if not linked:
+            if place - begin > 1:
+                found.append(range(begin, place))
+            begin = place
+    return found
+
+
+def _linked(first: Op, second: Op) -> bool:
+    both = first.kind == second.kind == "conv2d" and second.inputs[0] == first.output
+    simple = all(op.fields.get("activation") in BOUNDS for op in (first, second))
+    # A residual ends a block; longer chains would keep more than one block's values in the cache.
+    return both and simple and first.fields.get("residual") is None and second.fields.get("residual") != first.output

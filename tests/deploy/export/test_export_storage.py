@@ -1,0 +1,130 @@
+"""How weights lie in the file."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+from softprune.deploy.export.graph import Graph, Op
+from softprune.deploy.export.spx import write_spx
+from softprune.deploy.export.storage import _as_gaps, _as_mask, stored
+from softprune.deploy.runtime.spx import read_spx
+
+
+def sparse(shape, density, seed=0):
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal(shape) * (rng.random(shape) < density)).astype(np.float32)
+
+
+def from_mask(parts, size):
+    """Decoded as the format says, bit by bit."""
+    values, out = iter(parts["w.values"]), np.zeros(size, np.float32)
+    for place in range(size):
+        if parts["w.mask"][place // 8] >> (place % 8) & 1:
+            out[place] = next(values)
+    return out
+
+
+def from_gaps(parts, size):
+    """Decoded as the format says, step by step."""
+    out, place = np.zeros(size, np.float32), -1
+    for gap, value in zip(parts["w.gaps"], parts["w.values"], strict=True):
+        place += int(gap) + 1
+        out[place] = value
+    return out
+
+
+def test_mask_by_hand():
+    parts = _as_mask("w", np.float32([0, 5, 0, 0, 0, 0, 0, 0, 7, -1]))
+    assert parts["w.mask"].tolist() == [0b00000010, 0b00000011] and parts["w.values"].tolist() == [5, 7, -1]
+
+
+def test_gaps_by_hand():
+    weight = np.zeros(600, np.float32)
+    weight[[2, 3, 259, 517, 518, 519]] = 1, 2, 3, 4, 5, 6
+    parts = _as_gaps("w", weight)
+    # 255 zeros between 3 and 259 fit in a byte; of the 257 behind, 255 and a stored zero come first.
+    assert parts["w.gaps"].dtype == np.uint8 and parts["w.gaps"].tolist() == [2, 0, 255, 255, 1, 0, 0]
+    assert parts["w.values"].tolist() == [1, 2, 3, 0, 4, 5, 6]
+
+
+def test_two_bytes_where_steps_would_cost_more():
+    weight = np.zeros(100_000, np.float32)
+    weight[::5000] = 1
+    parts = _as_gaps("w", weight)
+    assert parts["w.gaps"].dtype == np.uint16 and len(parts["w.values"]) == 20
+    far = np.zeros(70_000, np.float32)
+    far[-1] = 2
+    assert np.array_equal(from_gaps(_as_gaps("w", far), far.size), far)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3000), st.floats(0, 1), st.integers(0, 99))
+def test_both_forms_give_the_weight_back(size, density, seed):
+    weight = sparse(size, density**4, seed)
+    assert np.array_equal(from_mask(_as_mask("w", weight), size), weight)
+    assert np.array_equal(from_gaps(_as_gaps("w", weight), size), weight)
+
+
+@pytest.mark.parametrize(
+    ("density", "expected"), [(1.0, "dense"), (0.5, "mask"), (0.2, "mask"), (0.05, "gaps"), (0.0, "gaps")]
+)
+def test_the_smallest_form_is_taken(density, expected):
+    weight = sparse((64, 64), density)
+    form, parts = stored("w", weight)
+    assert form == expected
+    sizes = [weight.nbytes, *(sum(t.nbytes for t in f("w", weight.reshape(-1)).values()) for f in (_as_mask, _as_gaps))]
+    assert sum(t.nbytes for t in parts.values()) == min(sizes)
+
+
+def test_vectors_stay_whole():
+    assert stored("b", np.zeros(1000, np.float32))[0] == "dense"
+
+
+def one_layer(weight):
+    fields = {"weight": "w0", "bias": "w1", "activation": None, "residual": None}
+    return Graph(
+        {"x0": (None, weight.shape[1])},
+        ["v0"],
+        [Op("linear", "fc", ["x0"], "v0", fields)],
+        {"w0": weight, "w1": np.arange(len(weight), dtype=np.float32)},
+        {},
+    )
+
+
+def test_the_file_is_a_safetensors_file_with_the_same_bytes_every_time(tmp_path):
+    weight = sparse((40, 30), 0.1)
+    for name in ("a.spx", "b.spx"):
+        write_spx(one_layer(weight), tmp_path / name)
+    content = (tmp_path / "a.spx").read_bytes()
+    assert content == (tmp_path / "b.spx").read_bytes()
+    assert (8 + int.from_bytes(content[:8], "little")) % 64 == 0
+    with safe_open(tmp_path / "a.spx", framework="np") as file:
+        metadata = file.metadata()
+        parts = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    graph = json.loads(metadata["graph"])
+    assert (metadata["format"], metadata["version"]) == ("spx", "1")
+    assert graph["weights"] == {"w0": {"shape": [40, 30], "storage": "gaps"}, "w1": {"shape": [40], "storage": "dense"}}
+    decoded = from_gaps({f"w.{key}": parts[f"w0.{key}"] for key in ("gaps", "values")}, 1200)
+    assert np.array_equal(decoded.reshape(40, 30), weight)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.spx", "b.spx"]  # nothing temporary is left
+
+
+@pytest.mark.parametrize("density", [1.0, 0.3, 0.02, 0.0])
+def test_the_reader_of_the_runtime_agrees(tmp_path, density):
+    weight = sparse((50, 41), density)
+    write_spx(one_layer(weight), tmp_path / "net.spx")
+    read = read_spx(tmp_path / "net.spx").weights
+    assert np.array_equal(read["w0"].dense(), weight) and read["w1"].dense().tolist() == list(range(50))
+
+
+def test_an_infinite_number_in_the_graph_is_refused(tmp_path):
+    graph = one_layer(sparse((2, 2), 1))
+    graph.ops.append(Op("add", "", ["v0"], "v1", {"value": math.inf}))
+    with pytest.raises(ValueError, match="Out of range float values"):
+        write_spx(graph, tmp_path / "net.spx")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,225 @@
+"""The engine as a whole: threads, batches, instruction sets, tuning, tensors, the fallback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from spx_compare import difference, reference, sparse
+from spx_files import op, write_net
+
+from softprune.deploy.runtime.engine import Engine, KernelWarning, load
+from softprune.deploy.runtime.library import library
+from softprune.deploy.runtime.site import Choice
+from softprune.deploy.runtime.tune import BANDS
+
+REST = {"bias": None, "activation": "relu", "residual": None}
+
+
+def block(tmp_path: Path, size: int = 23) -> Path:
+    """A bottleneck with a residual behind a stride, then a classifier."""
+    generator = np.random.default_rng(5)
+    shapes = {"a": (16, 3, 3, 3), "b": (24, 16, 1, 1), "c": (24, 24, 3, 3), "d": (16, 24, 1, 1), "e": (10, 16)}
+    weights = {name: sparse(generator, shape, 0.3) for name, shape in shapes.items()}
+    fields = {"dilation": [1, 1], "groups": 1}
+    same = {"stride": [1, 1], **fields}
+    ops = [
+        op("conv2d", ["x"], "a", weight="a", stride=[2, 2], padding=[1, 1], **fields, **REST),
+        op("conv2d", ["a"], "b", weight="b", padding=[0, 0], **same, **REST),
+        op("conv2d", ["b"], "c", weight="c", padding=[1, 1], **same, **REST),
+        op("conv2d", ["c"], "d", weight="d", padding=[0, 0], **same, **{**REST, "residual": "a"}),
+        op("mean", ["d"], "m", axes=[2, 3], keepdim=False),
+        op("linear", ["m"], "y", weight="e", **{**REST, "activation": None}),
+    ]
+    return write_net(tmp_path / "block.spx", {"x": (3, size, size)}, ops, weights)
+
+
+def images(batch: int, size: int = 23) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(batch).standard_normal((batch, 3, size, size)).astype(np.float32)
+
+
+def close(engine: Engine, batch: int, size: int = 23) -> bool:
+    x = images(batch, size)
+    return difference(engine(x), reference(engine, [x])[0]) < 2e-5
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTPRUNE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_batches_and_threads(tmp_path: Path, threads: int, batch: int) -> None:
+    assert close(load(block(tmp_path), threads=threads, tune=False), batch)
+
+
+@pytest.mark.parametrize("bands", BANDS)
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_wavefront(tmp_path: Path, bands: int, threads: int, batch: int) -> None:
+    from softprune.deploy.runtime.planner import build
+    from softprune.deploy.runtime.program import Plan
+
+    engine = load(block(tmp_path), threads=threads, tune=False)
+    kernels = library()
+    assert kernels is not None and engine.team is not None
+    program = build(engine.model, kernels, batch=batch, threads=threads).program
+    assert program.chains
+    program.bands = {chain.start: bands for chain in program.chains}
+    x, y = images(batch), np.zeros((batch, 10), np.float32)
+    Plan(kernels, engine.team, program).run([x.ctypes.data, y.ctypes.data])
+    assert difference(y, reference(engine, [x])[0]) < 2e-5
+
+
+def test_every_choice_gives_the_same(tmp_path: Path) -> None:
+    from softprune.deploy.runtime.planner import build
+    from softprune.deploy.runtime.program import Plan
+
+    engine = load(block(tmp_path), threads=2, tune=False)
+    kernels = library()
+    assert kernels is not None and engine.team is not None
+    program = build(engine.model, kernels, batch=2, threads=2).program
+    plan = Plan(kernels, engine.team, program, grouped=False)
+    x, y = images(2), np.zeros((2, 10), np.float32)
+    wanted = reference(engine, [x])[0]
+    tried = 0
+    for place, step in enumerate(program.steps):
+        if step.site is None:
+            continue
+        extra = [Choice("sparse", 5, blocks=3), Choice("sparse", 2, by_channel=True), Choice("dense", 2)]
+        for choice in [*step.site.choices(), *extra]:
+            plan.choose(place, choice)
+            y[:] = 0
+            plan.run([x.ctypes.data, y.ctypes.data])
+            assert difference(y, wanted) < 2e-5, choice
+            tried += 1
+    assert tried > 40
+
+
+def test_two_python_threads_on_one_engine(tmp_path: Path) -> None:
+    engine = load(block(tmp_path), threads=2, tune=False)
+    inputs = [images(n) for n in (1, 2, 3, 4)]
+    wanted = [reference(engine, [x])[0] for x in inputs]
+    wrong: list[int] = []
+
+    def work(start: int) -> None:
+        for turn in range(20):
+            i = (start + turn) % len(inputs)
+            if difference(engine(inputs[i]), wanted[i]) > 2e-5:
+                wrong.append(i)
+
+    workers = [threading.Thread(target=work, args=(start,)) for start in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_tuning_is_kept(tmp_path: Path) -> None:
+    path = block(tmp_path)
+    first = load(path, threads=1)
+    assert close(first, 1)
+    kept = list((tmp_path / "cache" / "tuning").glob("*.json"))
+    assert len(kept) == 1
+    second = load(path, threads=1)
+    assert close(second, 1)
+    choices = [[step.choice for step in engine.plan(1).program.steps] for engine in (first, second)]
+    assert choices[0] == choices[1]
+
+
+def test_damaged_cache_is_ignored(tmp_path: Path) -> None:
+    path = block(tmp_path)
+    assert close(load(path, threads=1), 1)
+    (kept,) = (tmp_path / "cache" / "tuning").glob("*.json")
+    for content in ("{", "[]", '{"choices": {"0": {"kind": "sparse", "vectors": 99}}, "bands": {}}'):
+        kept.write_text(content)
+        assert close(load(path, threads=1), 1)
+
+
+def test_tensors_without_copies(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    engine = load(block(tmp_path), threads=1, tune=False)
+    x = images(2)
+    assert np.array_equal(engine(torch.from_numpy(x)), engine(x))
+    assert np.array_equal(engine(torch.from_numpy(x).requires_grad_()), engine(x))
+    with pytest.raises(TypeError, match="float32"):
+        engine(torch.zeros(1, 3, 23, 23, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("level", ["portable", "avx2", "avx512"])
+def test_instruction_sets(tmp_path: Path, level: str) -> None:
+    """Each in a process of its own, because the choice is made once."""
+    here = Path(__file__).parent
+    script = (
+        "from pathlib import Path; import test_engine as t; from softprune.deploy.runtime.engine import load\n"
+        f"engine = load(t.block(Path({str(tmp_path)!r})), threads=2, tune=False)\n"
+        "print(engine.level, all(t.close(engine, batch) for batch in (1, 3)))"
+    )
+    paths = os.pathsep.join([str(here), *sys.path])
+    environment = {**os.environ, "SOFTPRUNE_KERNELS_LEVEL": level, "PYTHONPATH": paths}
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    found, right = result.stdout.split()
+    assert right == "True"
+    assert found == level or level != "portable"
+
+
+def test_without_kernels_the_reference_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = block(tmp_path)
+    wanted = load(path, threads=1, tune=False)(images(2))
+    monkeypatch.setenv("SOFTPRUNE_KERNELS", "none")
+    library.cache_clear()
+    try:
+        with pytest.warns(KernelWarning, match=r"runtime\.build"):
+            engine = load(path)
+        assert engine.level == "reference"
+        assert difference(engine(images(2)), wanted) < 2e-5
+    finally:
+        monkeypatch.undo()
+        library.cache_clear()
+
+
+def test_no_torch_is_imported() -> None:
+    script = "import sys; import softprune.deploy.runtime.bench; print('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=_with_path())
+    assert result.stdout.strip() == "False", result.stderr
+
+
+def _with_path() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
+    engine = load(block(tmp_path), threads=2, tune=False)
+    assert close(engine, 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if close(engine, 2) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_large_batches_of_small_samples_run_together(tmp_path: Path) -> None:
+    weights = {"w": sparse(np.random.default_rng(0), (40, 30), 0.2)}
+    ops = [op("linear", ["x"], "y", weight="w", **REST)]
+    engine = load(write_net(tmp_path / "mlp.spx", {"x": (30,)}, ops, weights), threads=2, tune=False)
+    x = np.random.default_rng(1).standard_normal((5000, 30)).astype(np.float32)
+    assert difference(engine(x), reference(engine, [x])[0]) < 2e-5
+
+
+def test_batch_that_cannot_be_split(tmp_path: Path) -> None:
+    ops = [op("softmax", ["x"], "s", axis=0), op("permute", ["s"], "y", axes=[1, 0])]
+    engine = load(write_net(tmp_path / "mix.spx", {"x": (5,)}, ops, {}), threads=1, tune=False)
+    x = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
+    assert difference(engine(x), reference(engine, [x])[0]) < 1e-6

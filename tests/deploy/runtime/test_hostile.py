@@ -1,0 +1,176 @@
+"""Files and inputs that are wrong: clear errors, never a crash."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from spx_compare import sparse
+from spx_files import op, stored, write_file, write_net
+
+from softprune.deploy.runtime.engine import load
+from softprune.deploy.runtime.spx import read_spx
+
+CONV = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
+REST = {"bias": None, "activation": None, "residual": None}
+
+
+def graph(**changes: Any) -> dict[str, Any]:
+    """A valid graph with one convolution, changed here and there."""
+    base = {
+        "inputs": [{"name": "x", "shape": [None, 3, 8, 8]}],
+        "outputs": ["y"],
+        "weights": {"w": {"shape": [4, 3, 3, 3], "storage": "mask"}},
+        "ops": [op("conv2d", ["x"], "y", weight="w", **CONV, **REST)],
+    }
+    return {**base, **changes}
+
+
+def tensors() -> dict[str, Any]:
+    return stored("w", sparse(np.random.default_rng(0), (4, 3, 3, 3)), "mask")
+
+
+@pytest.fixture
+def valid(tmp_path: Path) -> Path:
+    return write_file(tmp_path / "valid.spx", graph(), tensors())
+
+
+def conv(**changes: Any) -> dict[str, Any]:
+    return graph(ops=[{**op("conv2d", ["x"], "y", weight="w", **CONV, **REST), **changes}])
+
+
+BAD_GRAPHS = {
+    "unknown operation": (graph(ops=[op("eval", ["x"], "y")]), "eval"),
+    "unknown field": (conv(code="1"), "code"),
+    "missing value": (conv(inputs=["z"]), "'z'"),
+    "value made twice": (graph(ops=graph()["ops"] * 2), "second time"),
+    "missing weight": (conv(weight="v"), "'v'"),
+    "zero stride": (conv(stride=[0, 1]), "stride"),
+    "huge padding": (conv(padding=[1 << 40, 0]), "padding"),
+    "negative dilation": (conv(dilation=[-1, 1]), "dilation"),
+    "groups that do not fit": (conv(groups=2), "groups"),
+    "text for a number": (conv(stride="11"), "stride"),
+    "unknown activation": (conv(activation="exec"), "activation"),
+    "kernel larger than image": (conv(padding=[0, 0], dilation=[9, 9]), "larger"),
+    "huge input": (graph(inputs=[{"name": "x", "shape": [None, 3, 1 << 20, 1 << 20]}]), "too large"),
+    "batch in the middle": (graph(inputs=[{"name": "x", "shape": [None, None, 8, 8]}]), "shape"),
+    "no outputs": (graph(outputs=[]), "outputs"),
+    "unknown output": (graph(outputs=["q"]), "'q'"),
+    "weights as a list": (graph(weights=[]), "weights"),
+    "huge weight": (graph(weights={"w": {"shape": [1 << 30, 3, 3, 3], "storage": "gaps"}}), "too large"),
+    "wrong storage": (graph(weights={"w": {"shape": [4, 3, 3, 3], "storage": "zip"}}), "storage"),
+    "shape unlike the mask": (graph(weights={"w": {"shape": [4, 3, 5, 5], "storage": "mask"}}), "mask"),
+    "dense without a tensor": (graph(weights={"w": {"shape": [4, 3, 3, 3], "storage": "dense"}}), "missing"),
+    "bool for a number": (conv(groups=True), "groups"),
+    "not a graph": ([], "inputs"),
+    "deep nesting": ({"inputs": json.loads("[" * 400 + "]" * 400)}, "inputs"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_GRAPHS)
+def test_bad_graph(tmp_path: Path, name: str) -> None:
+    document, words = BAD_GRAPHS[name]
+    path = write_file(tmp_path / "bad.spx", document, tensors())
+    with pytest.raises(ValueError, match=words):
+        load(path, threads=1, tune=False)
+
+
+def test_bits_behind_the_last_weight(tmp_path: Path) -> None:
+    content = tensors()
+    content["w.mask"] = content["w.mask"] | np.uint8(128)
+    content["w.values"] = np.ones(int(np.unpackbits(content["w.mask"]).sum()), np.float32)
+    with pytest.raises(ValueError, match="bits behind"):
+        load(write_file(tmp_path / "bad.spx", graph(), content), threads=1)
+
+
+def test_gaps_that_leave_the_weight(tmp_path: Path) -> None:
+    entry = {"w": {"shape": [4, 3, 3, 3], "storage": "gaps"}}
+    content = {"w.gaps": np.full(3, 60000, np.uint16), "w.values": np.ones(3, np.float32)}
+    with pytest.raises(ValueError, match="gaps"):
+        load(write_file(tmp_path / "bad.spx", graph(weights=entry), content), threads=1)
+
+
+@pytest.mark.parametrize("length", [0, 4, 8, 100, -1])
+def test_cut_short(valid: Path, tmp_path: Path, length: int) -> None:
+    cut = tmp_path / "cut.spx"
+    cut.write_bytes(valid.read_bytes()[:length])
+    with pytest.raises(ValueError, match=r"spx|bytes"):
+        load(cut, threads=1)
+
+
+def test_huge_header(valid: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.spx"
+    bad.write_bytes(struct.pack("<Q", 1 << 62) + valid.read_bytes()[8:])
+    with pytest.raises(ValueError, match="header"):
+        load(bad, threads=1)
+
+
+def test_wrong_version_and_format(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="version '2'"):
+        load(write_file(tmp_path / "a.spx", graph(), tensors(), version="2"), threads=1)
+    with pytest.raises(ValueError, match=r"no \.spx file"):
+        load(write_file(tmp_path / "b.spx", graph(), tensors(), format="pt"), threads=1)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nothing"):
+        load(tmp_path / "nothing.spx")
+
+
+def test_fixed_mutations(valid: Path, tmp_path: Path) -> None:
+    """Bytes changed at random: each file is refused, or runs."""
+    content = valid.read_bytes()
+    generator = np.random.default_rng(3)
+    refused = 0
+    for number in range(150):
+        changed = bytearray(content)
+        for _ in range(int(generator.integers(1, 4))):
+            changed[int(generator.integers(len(changed)))] = int(generator.integers(256))
+        path = tmp_path / f"{number}.spx"
+        path.write_bytes(bytes(changed))
+        try:
+            engine = load(path, threads=1, tune=False)
+            shape = [2 if n is None else n for n in next(iter(engine.model.graph.inputs.values()))]
+            engine(np.zeros(shape, np.float32))
+        except (ValueError, OSError):
+            refused += 1
+    assert 20 < refused < 150
+
+
+def test_wrong_inputs(valid: Path) -> None:
+    engine = load(valid, threads=1, tune=False)
+    with pytest.raises(TypeError, match="float32"):
+        engine(np.zeros((1, 3, 8, 8)))
+    with pytest.raises(ValueError, match=r"\(batch, 3, 8, 8\)"):
+        engine(np.zeros((1, 3, 8, 9), np.float32))
+    with pytest.raises(ValueError, match="takes 1 inputs"):
+        engine(np.zeros((1, 3, 8, 8), np.float32), np.zeros(1, np.float32))
+    assert engine(np.zeros((0, 3, 8, 8), np.float32)).shape == (0, 4, 8, 8)
+
+
+def test_not_a_number_passes(valid: Path) -> None:
+    engine = load(valid, threads=1, tune=False)
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    x[0, :, 4, 4] = np.nan
+    y = engine(x)
+    assert np.isnan(y[0, :, 3:6, 3:6]).any()
+    assert not np.isnan(y[0, :, :3]).any()
+
+
+def test_threads_out_of_range(valid: Path) -> None:
+    with pytest.raises(ValueError, match="1 to 256"):
+        load(valid, threads=0)
+
+
+def test_reader_keeps_the_zeros(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    weights = {name: sparse(generator, (40, 30), 0.01) for name in ("a", "b", "c")}
+    ops = [op("linear", ["x"], "y", weight="a", **REST)]
+    model = read_spx(write_net(tmp_path / "net.spx", {"x": (30,)}, ops, weights))
+    for name, weight in weights.items():
+        assert np.array_equal(model.weights[name].dense(), weight)
+        assert model.weights[name].count() == np.count_nonzero(weight)
