@@ -165,7 +165,7 @@ class Site:
 
     def default(self) -> Choice:
         """A good choice without a measurement."""
-        if self.density > DENSE_FROM:
+        if self.density > DENSE_FROM and not self._narrow:
             return self._split(Choice("dense", self.facts.dense_vectors))
         # Small kernels have few nonzeros per loaded place: larger tiles spread the cost of each one.
         limit = min(8 if self.geometry.kernel == (1, 1) else 14, self.facts.sparse_vectors, self.vectors)
@@ -176,13 +176,18 @@ class Site:
     def choices(self) -> list[Choice]:
         """All choices worth a measurement."""
         found = []
-        if self.density > 0.1:
+        if self.density > 0.1 and not self._narrow:
             found.append(self._split(Choice("dense", self.facts.dense_vectors)))
-        if self.density < 0.8:
+        if self.density < 0.8 or self._narrow:
             for size in (n for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if n <= self.facts.sparse_vectors):
                 if size <= self.vectors:
                     found += [self._split(choice) for choice in self._variants(size)]
         return found
+
+    @property
+    def _narrow(self) -> bool:
+        """Whether the groups have too few outputs to fill a block of the dense kernel, as depthwise ones have."""
+        return self.weight.shape[0] // self.groups < self.facts.dense_channels // 2
 
     def _variants(self, vectors: int) -> list[Choice]:
         plain = Choice("sparse", vectors)
