@@ -63,6 +63,14 @@ def test_convolution(tmp_path: Path, case: dict[str, Any]) -> None:
     assert worst(tmp_path, {"x": (case["inputs"], *case["size"])}, ops, weights, batch=case["batch"]) < CLOSE
 
 
+@pytest.mark.parametrize("width", [1, 2, 5, 7, 8, 15, 16])
+def test_rows_that_share_a_vector_keep_their_halo(tmp_path: Path, width: int) -> None:
+    fields = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1, **PLAIN}
+    ops = [op("conv2d", ["x"], "a", weight="w", **fields), op("conv2d", ["a"], "y", weight="v", **fields)]
+    weights = {"w": sparse(random(), (6, 5, 3, 3), 0.9), "v": sparse(random(1), (4, 6, 3, 3), 0.9)}
+    assert worst(tmp_path, {"x": (5, 6, width)}, ops, weights) < CLOSE
+
+
 def test_planes_of_odd_and_even_images_do_not_mix(tmp_path: Path) -> None:
     generator = random()
     fields = {"stride": [2, 2], "padding": [1, 1], "dilation": [1, 1], "groups": 1, **PLAIN}
