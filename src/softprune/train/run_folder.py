@@ -103,8 +103,10 @@ class RunFolder:
 
     def remove_parts(self) -> None:
         """Delete what a process that was killed while writing has left behind; whole files never have such names."""
-        for part in self.path.rglob(".*.part"):
-            part.unlink(missing_ok=True)
+        # The second is what safetensors writes to before it renames.
+        for pattern in (".*.part", ".tmp??????"):
+            for part in self.path.rglob(pattern):
+                part.unlink(missing_ok=True)
 
     def cut_back(self, step: int) -> None:
         """Forget what was logged after this step, and a line that was cut off while it was written."""
