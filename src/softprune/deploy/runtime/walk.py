@@ -38,8 +38,8 @@ def make_pieces(grid: Grid, out: NDArray[np.float32], residual: NDArray[np.float
     target = _places(index, _steps(out))
     source = target if residual is None else _places(index, _steps(residual))
     vector, lane = position // width, position % width
-    # A piece ends where the vector ends, where the lanes skip the halo between two rows, or where neighbours in the grid
-    # are no neighbours in the output.
+    # A piece ends where the vector ends, where the lanes skip the halo between two rows, or where neighbours in the
+    # grid are no neighbours in the output.
     key = np.stack([vector, target - lane, source - lane])
     ends = (np.diff(key, axis=1) != 0).any(axis=0) | (np.diff(position) != 1)
     first = np.flatnonzero(np.concatenate([[True], ends]))
