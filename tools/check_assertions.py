@@ -22,15 +22,28 @@ def asserts(node: ast.AST, helpers: set[str]) -> bool:
     return False
 
 
-def silent_tests(path: Path) -> list[str]:
-    """The tests of a file that assert nothing, themselves or through a helper of the same file."""
+def asserting_helpers(path: Path) -> set[str]:
+    """Functions of a file, or imported there from a file beside it, that assert, themselves or through one another."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    helpers = {f.name for f in functions if not f.name.startswith("test_") and asserts(f, set())}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        beside = path.with_name(f"{node.module}.py") if isinstance(node, ast.ImportFrom) else None
+        if isinstance(node, ast.ImportFrom) and beside is not None and beside.is_file():
+            found |= {alias.asname or alias.name for alias in node.names if alias.name in asserting_helpers(beside)}
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and not n.name.startswith("test_")]
+    while new := {f.name for f in functions if f.name not in found and asserts(f, found)}:
+        found |= new
+    return found
+
+
+def silent_tests(path: Path) -> list[str]:
+    """The tests of a file that assert nothing, themselves or through a helper."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    helpers = asserting_helpers(path)
     return [
         f"{path}:{f.lineno}: {f.name} asserts nothing"
-        for f in functions
-        if f.name.startswith("test_") and not asserts(f, helpers)
+        for f in ast.walk(tree)
+        if isinstance(f, ast.FunctionDef) and f.name.startswith("test_") and not asserts(f, helpers)
     ]
 
 
