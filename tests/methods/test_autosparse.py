@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from small_training import network, step
 from torch import nn
 
 import softprune
@@ -15,24 +16,12 @@ from softprune.methods.transforms import SoftThreshold, SolvedThreshold
 TOTAL = 20
 
 
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
-
-
 def begun(method=None, *, lr=0.05, **arguments):
     model = network()
     sparsifier = softprune.sparsify(model, method or AutoSparse(), **arguments)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-3)
     sparsifier.attach(optimizer, total_steps=TOTAL)
     return model, sparsifier, optimizer
-
-
-def step(model, optimizer, number):
-    x = torch.randn(8, 12, generator=torch.Generator().manual_seed(number))
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), torch.arange(8) % 4).backward()
-    optimizer.step()
 
 
 def test_the_leak_falls_along_a_cosine():

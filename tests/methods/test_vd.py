@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from small_training import network, step
 from torch import nn
 
 import softprune
@@ -16,11 +17,6 @@ from softprune.methods.variational import Variational, VariationalMask, divergen
 TOTAL = 20
 
 
-def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
-
-
 WEIGHTS = 12 * 16 + 16 * 4  # 256
 
 
@@ -30,13 +26,6 @@ def begun(method=None, *, optimizer=torch.optim.SGD, total=TOTAL, decay=1e-3, **
     made = optimizer(sparsifier.param_groups(weight_decay=decay), lr=0.05)
     sparsifier.attach(made, total_steps=total)
     return model, sparsifier, made
-
-
-def step(model, optimizer, number):
-    x = torch.randn(8, 12, generator=torch.Generator().manual_seed(number))
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), torch.arange(8) % 4).backward()
-    optimizer.step()
 
 
 def test_the_divergence_by_hand():

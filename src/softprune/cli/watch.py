@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,14 +57,12 @@ def follow(
     if once:
         screen.print(frame(run))
         return
-    with Live(frame(run, lines=screen.height), console=screen, auto_refresh=False) as live:
-        try:
-            while not run.finished:
-                wait()
-                run.look()
-                live.update(frame(run, lines=screen.height), refresh=True)
-        except KeyboardInterrupt:
-            pass  # the last picture stays
+    # Ctrl-C ends the view, and the last picture stays.
+    with Live(frame(run, lines=screen.height), console=screen, auto_refresh=False) as live, suppress(KeyboardInterrupt):
+        while not run.finished:
+            wait()
+            run.look()
+            live.update(frame(run, lines=screen.height), refresh=True)
 
 
 def refuse(path: Path, *, once: bool) -> None:

@@ -15,7 +15,7 @@ from softprune.reporting.grouping import sections
 from softprune.reporting.level import at_level, levels
 from softprune.reporting.matched import differences, group_table, matched, unfinished_table
 from softprune.reporting.outcome import read_outcome
-from softprune.reporting.page import render
+from softprune.reporting.page import refuse_place, render
 from softprune.reporting.pareto import pareto_chart
 from softprune.reporting.run import Run, find_runs
 
@@ -40,9 +40,7 @@ def write_comparison(
     Example:
         write_comparison([Path("runs/target")], Path("compare.html"))
     """
-    if out.is_dir() or not out.parent.is_dir():
-        why = "is a folder" if out.is_dir() else f"cannot be written: there is no folder {out.parent}"
-        raise ValueError(f"{out} {why}; name an HTML file, such as compare.html")
+    refuse_place(out, example="compare.html")
     runs = [read_outcome(path) for path in find_runs(paths)]
     page = comparison_page(runs, reference=reference)
     written: list[Path] = []

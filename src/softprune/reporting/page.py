@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softprune.reporting.svg import figure, figures
@@ -33,6 +34,13 @@ def render(template: str, /, **values: Any) -> str:
 
     shared = {"style": _joined(STYLES), "script": _joined(SCRIPTS), "policy": POLICY, "version": __version__}
     return str(_environment().get_template(template).render({**shared, "follow": 0, **values}))
+
+
+def refuse_place(out: Path, *, example: str) -> None:
+    """Raise for a place where no page can be written, with a name that would do."""
+    if out.is_dir() or not out.parent.is_dir():
+        why = "is a folder" if out.is_dir() else f"cannot be written: there is no folder {out.parent}"
+        raise ValueError(f"{out} {why}; name an HTML file, such as {example}")
 
 
 def _environment() -> Environment:

@@ -16,7 +16,7 @@ from softprune.reporting.charts import CHARTS, tells_something
 from softprune.reporting.curves import named
 from softprune.reporting.layer_table import layer_table, run_table
 from softprune.reporting.layerwise import layer_macs, layer_sparsity
-from softprune.reporting.page import render
+from softprune.reporting.page import refuse_place, render
 from softprune.reporting.rivals import rivals
 from softprune.reporting.run import Run, find_runs, read_run
 from softprune.reporting.summary import cards, headline
@@ -77,9 +77,7 @@ def write_report(
     Example:
         write_report([Path("runs/demo")], Path("report.html"), against=["uniform", "erk"])
     """
-    if out.is_dir() or not out.parent.is_dir():
-        why = "is a folder" if out.is_dir() else f"cannot be written: there is no folder {out.parent}"
-        raise ValueError(f"{out} {why}; name an HTML file, such as report.html")
+    refuse_place(out, example="report.html")
     runs, others = load(paths, against)
     page = report_page(runs, against=others)
     written: list[Path] = []

@@ -1,29 +1,14 @@
 """The page in a browser: sorting, filtering by verdict, tooltips, a narrow screen; nothing is asked of the network."""
 
 import json
-import shutil
 
 import pytest
+from chromium import start_chromium
 
 from softprune.reporting.paper.edition import paper_edition
 from softprune.reporting.paper.output import write_edition
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs Debian's chromium and chromium-driver"),
-]
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,1000",
-)
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +20,7 @@ def page(tmp_path_factory):
 
 @pytest.fixture
 def browser(page, tmp_path):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = start_chromium(tmp_path)
     try:
         driver.get(page.as_uri())
         yield driver
