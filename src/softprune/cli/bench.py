@@ -149,8 +149,8 @@ def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
         )
     if result["ratios"]:
         yield (
-            "ratio: best time of the other engine, which computes the zeros too, over softprune's; spread: quartiles of "
-            "bursts side by side"
+            "ratio: best time of the other engine, which computes the zeros too, over softprune's; spread: quartiles "
+            "of bursts side by side"
         )
     for name, reason in result["skipped"].items():
         yield f"{name} was left out: {reason}"
