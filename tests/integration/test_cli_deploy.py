@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
     """A short run."""
     pytest.importorskip("sklearn", reason="needs the digits of scikit-learn")
     place = tmp_path_factory.mktemp("runs") / "run"
-    run("train", "digits/str", "epochs=1", "goal.sparsity=0.9", "--out", place, "--quiet")
+    run("train", "digits/str-goal", "epochs=1", "--out", place, "--quiet")
     return place
 
 
