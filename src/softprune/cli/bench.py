@@ -84,7 +84,7 @@ def progress() -> Iterator[Callable[[str], object]]:
         yield lambda text: errors.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     with errors.status("starting") as status:
-        yield status.update
+        yield lambda text: status.update(escape(text))
 
 
 def print_bench(result: Mapping[str, Any]) -> None:
