@@ -183,6 +183,12 @@ def test_the_demo_ends_well_without_kernels(again, monkeypatch, capsys):
     assert not (again / "latency.json").exists()
 
 
+def test_the_demo_times_nothing_after_a_stop(again, capsys):
+    (again / "result.json").unlink()
+    speed.show_speed(again)
+    assert capsys.readouterr().out == "" and not (again / "model.spx").exists()
+
+
 def test_the_demo_ends_well_if_timing_fails(again, monkeypatch, capsys):
     def broken(spx, note):
         raise OSError("the process of onnxruntime ended with exit code -9")

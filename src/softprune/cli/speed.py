@@ -19,8 +19,12 @@ def show_speed(folder: Path) -> None:
     A machine on which that cannot be done gets a line that says why.
 
     Args:
-        folder: a finished run; it gets model.spx and latency.json.
+        folder: a run, left alone if it is not finished; it gets model.spx and latency.json.
     """
+    from softprune.train.run_folder import RESULT
+
+    if not (folder / RESULT).is_file():
+        return  # it was stopped, and whoever did that does not want to wait
     from softprune.deploy.bench.output import write_bench
     from softprune.deploy.runtime.library import library
 
