@@ -174,4 +174,16 @@ class Group(c.Structure):
 
 
 # In the order of the enumeration Kind.
-KINDS: tuple[type[c.Structure], ...] = (Sparse, Dense, Maps, Pool, Reduce, Matmul, Linear, Resize, Depthwise, Clear, Group)
+KINDS: tuple[type[c.Structure], ...] = (
+    Sparse,
+    Dense,
+    Maps,
+    Pool,
+    Reduce,
+    Matmul,
+    Linear,
+    Resize,
+    Depthwise,
+    Clear,
+    Group,
+)
