@@ -9,6 +9,7 @@ process with its runtime preloaded. Half of the mutations change bytes, half cha
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import random
@@ -129,7 +130,7 @@ def _change(node: Any, dice: random.Random) -> None:
         elif dice.random() < 0.1 and isinstance(node, dict):
             del node[key]
         else:
-            node[key] = dice.choice(NUMBERS)
+            node[key] = copy.deepcopy(dice.choice(NUMBERS))  # lists and dictionaries may be changed in turn
         return
 
 
