@@ -121,6 +121,25 @@ def test_values_outside_of_the_image_do_not_leak_in(tmp_path: Path) -> None:
     assert np.array_equal(engine(x), wanted)
 
 
+def far_network(path: Path, far: list[int]) -> Engine:
+    """A layer whose taps lie `far` from each other; the output is as large as the input."""
+    case = case_of(20, 1)
+    case["size"] = [3, 300]
+    case["fields"] |= {"padding": far, "dilation": far}
+    return load(network(path, case, first=False), threads=1, tune=False)
+
+
+def test_taps_far_outside_of_the_image(tmp_path: Path) -> None:
+    x = np.random.default_rng(7).standard_normal((1, 4, 3, 300)).astype(np.float32)
+    # Once the outer columns of the kernel miss the image, it does not matter by how much.
+    near = far_network(tmp_path, [1, 400])
+    found = near(x)
+    assert difference(found, reference(near, [x])[0]) < CLOSE
+    assert np.array_equal(far_network(tmp_path, [1, 1 << 24])(x), found)
+    with pytest.raises(ValueError, match="reaches"):
+        far_network(tmp_path, [1 << 24, 1])(x)
+
+
 def test_not_a_number_stays_in_its_channel(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     fields = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 3, **PLAIN}

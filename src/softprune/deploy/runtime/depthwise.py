@@ -128,7 +128,9 @@ class DepthwiseSite:
         image, row, column = lanes.image[:, 0], lanes.row[:, 0], lanes.column[:, 0]
         spans = np.zeros(len(image), SPAN)
         top = self.grid.halo.top * self.grid.pitch
-        spans["in"] = top + image * self.grid.image + row * down * self.grid.pitch + column * across
+        place = top + image * self.grid.image + row * down * self.grid.pitch + column * across
+        self._check(int(place.max()))
+        spans["in"] = place
         steps = [step // 4 for step in self.out.strides]
         spans["out"] = image * steps[0] + row * steps[2] + column
         spans["mask"] = _bits(lanes.valid, 1)
@@ -148,7 +150,18 @@ class DepthwiseSite:
                 inside = lanes.valid & (row >= 0) & (row < height) & (column >= 0) & (column < width)
                 reach.append(y * self.grid.pitch + x)
                 masks.append(_bits(inside, across))
+        self._check(max(map(abs, reach)))
         return np.array(reach, np.int32), np.stack(masks)
+
+    def _check(self, distance: int) -> None:
+        """Padding and dilation may reach far outside of the image; distances must fit into the kernel's tables."""
+        limit = np.iinfo(np.int32).max
+        if distance > limit:
+            padding, dilation = self.geometry.padding, self.geometry.dilation
+            raise ValueError(
+                f"a depthwise convolution with padding {padding} and dilation {dilation} reaches {distance} places "
+                f"far in rows of {self.grid.pitch}, at most {limit} are possible: reduce them"
+            )
 
     @cached_property
     def _stream(self) -> tuple[NDArray[np.void], NDArray[np.int32]]:
