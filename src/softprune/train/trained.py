@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from softprune.budget.budget import Budget
 from softprune.core.bake import bake
 from softprune.core.state_file import write_tensors
+from softprune.nn.catalog import build
 from softprune.train.assembly import Assembly, assemble
 from softprune.train.checkpoints import BEST, Checkpoints, load_weights, read_checkpoint
 from softprune.train.config import RunConfig
@@ -56,6 +57,12 @@ def plain_weights(folder: Path) -> dict[str, Tensor]:
     alone = Processes(rank=0, world=1, device=torch.device("cpu"))
     parts = _load(folder, config, open_source(config), alone, best=False)
     return dict(_plain(parts).state_dict())
+
+
+def network_of(folder: Path) -> tuple[nn.Module, Tensor]:
+    """The network of a run as it was built, without what it has learnt, and one input."""
+    config = RunConfig.load(RunFolder.open(folder).path / CONFIG)
+    return build(config.model.name, config.model.args), torch.zeros(open_source(config).example_shape)
 
 
 def _plain(parts: Assembly) -> nn.Module:
