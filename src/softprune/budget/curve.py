@@ -27,6 +27,10 @@ class Curve:
         that are closest in the mean of squares (isotonic regression). Beyond the outermost points the curve goes on
         with the slope that it has there, never below 0.
 
+        An engine computes a layer with few zeros by a dense kernel, whose time does not depend on them. So where the
+        last point is at density 1 and the curve rises more slowly before it, it goes on with the slope that it had
+        until it reaches the dense time, and stays there.
+
         Args:
             densities: rising, in (0, 1], two at least.
             seconds: as many.
@@ -36,8 +40,10 @@ class Curve:
             Curve(densities=(0.0, 0.5, 1.0), seconds=(2.0, 3.0, 4.0))
             >>> Curve.through((0.1, 0.5, 1.0), (2.0, 1.0, 4.0)).seconds
             (1.5, 1.5, 1.5, 4.0)
+            >>> Curve.through((0.2, 0.4, 1.0), (2.0, 4.0, 5.0))
+            Curve(densities=(0.0, 0.2, 0.4, 0.5, 1.0), seconds=(0.0, 2.0, 4.0, 5.0, 5.0))
         """
-        x, y = list(densities), isotonic(seconds)
+        x, y = _with_bend(list(densities), isotonic(seconds))
         first = max(0.0, y[0] - x[0] * (y[1] - y[0]) / (x[1] - x[0]))
         x, y = [0.0, *x], [first, *y]
         if x[-1] < 1.0:
@@ -51,6 +57,18 @@ class Curve:
         left, right = self.densities[place - 1 : place + 1]
         share = (density - left) / (right - left)
         return (1.0 - share) * self.seconds[place - 1] + share * self.seconds[place]
+
+
+def _with_bend(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
+    """The points with one more, from which on the dense kernel is the faster one."""
+    if len(x) < 3 or x[-1] < 1.0 or y[-1] <= y[-2]:
+        return x, y
+    slope = (y[-2] - y[-3]) / (x[-2] - x[-3])
+    bend = x[-2] + (y[-1] - y[-2]) / slope if slope > 0 else 1.0
+    # Without a clear bend it is a straight line.
+    if not x[-2] < bend < 0.999:
+        return x, y
+    return [*x[:-1], bend, 1.0], [*y, y[-1]]
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
