@@ -110,7 +110,7 @@ def progress() -> Iterator[Callable[[str], object]]:
         yield lambda text: errors.print(text, highlight=False, markup=False, soft_wrap=True)
         return
     with errors.status("starting") as status:
-        yield status.update
+        yield lambda text: status.update(escape(text))
 
 
 def print_bench(result: Mapping[str, Any]) -> None:
@@ -175,8 +175,8 @@ def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
         )
     if result["ratios"]:
         yield (
-            "ratio: best time of the other engine, which computes the zeros too, over softprune's; spread: quartiles of "
-            "bursts side by side"
+            "ratio: best time of the other engine, which computes the zeros too, over softprune's; spread: quartiles "
+            "of bursts side by side"
         )
     for name, reason in result["skipped"].items():
         yield f"{name} was left out: {reason}"

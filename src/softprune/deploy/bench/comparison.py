@@ -73,9 +73,8 @@ def bench(
     names = opponents(against, module=name is not None)
     with tempfile.TemporaryDirectory(prefix="softprune-bench-") as folder:
         progress(f"preparing {where}")
-        files = write_files(where, Path(folder), onnx=any(other != "torch" for other in names), size=size)
-        spx = str(files["spx"])
-        job = Job(spx, files["onnx"], name, input_shapes(spx, batch), batch, threads, tune, layers, level)
+        spx, onnx = write_files(where, Path(folder), onnx=any(other != "torch" for other in names), size=size)
+        job = Job(spx, onnx, name, input_shapes(spx, batch), batch, threads, tune, layers, level)
         result = contest(job, names, bursts=bursts, seconds=seconds, needed=against is not None, progress=progress)
         return {"format": FORMAT, "version": VERSION, "network": where, "bytes": Path(spx).stat().st_size, **result}
 

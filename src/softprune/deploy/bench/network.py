@@ -14,7 +14,7 @@ def zoo_name(where: str) -> str | None:
     return where.removeprefix(ZOO) if where.startswith(ZOO) else None
 
 
-def write_files(where: str, folder: Path, *, onnx: bool, size: int | None = None) -> dict[str, str | None]:
+def write_files(where: str, folder: Path, *, onnx: bool, size: int | None = None) -> tuple[str, str | None]:
     """Write what the engines read.
 
     Args:
@@ -24,29 +24,25 @@ def write_files(where: str, folder: Path, *, onnx: bool, size: int | None = None
         size: pixels a side of the images of a network of the zoo.
 
     Returns:
-        The paths "spx" and "onnx".
+        The paths of the .spx file and of the ONNX file.
 
     Raises:
         OSError: if the file cannot be read.
         ValueError: if there is no such network, or the file is no valid one.
     """
-    files: dict[str, str | None] = {"spx": where, "onnx": str(folder / "network.onnx") if onnx else None}
-    name = zoo_name(where)
-    if name is None:
-        read_spx(where)  # what is wrong with it is said before anything is written
-        if files["onnx"]:
-            from softprune.deploy.export.onnx_spx import spx_to_onnx
+    name, spx = zoo_name(where), where
+    if name is not None:
+        from softprune.deploy.export import export
+        from softprune.deploy.export.zoo import sparse_network, zoo_example
 
-            spx_to_onnx(where, files["onnx"])
-        return files
-    from softprune.deploy.export import export, export_onnx
-    from softprune.deploy.export.zoo import sparse_network, zoo_example
+        spx = str(export(sparse_network(name), folder / "network.spx", example=zoo_example(name, size=size)))
+    read_spx(spx)  # what is wrong with it is said before anything is made of it
+    if not onnx:
+        return spx, None
+    from softprune.deploy.export.onnx_spx import spx_to_onnx
 
-    module, example = sparse_network(name), zoo_example(name, size=size)
-    files["spx"] = str(export(module, folder / "network.spx", example=example))
-    if files["onnx"]:
-        export_onnx(module, files["onnx"], example=example)
-    return files
+    # From the file, not from the module: so it is the same network, and captured once.
+    return spx, str(spx_to_onnx(spx, folder / "network.onnx"))
 
 
 def input_shapes(spx: str, batch: int) -> tuple[tuple[int, ...], ...]:

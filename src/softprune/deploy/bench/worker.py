@@ -40,10 +40,10 @@ class Worker:
         self.engine, self._patience = engine, patience
         context = multiprocessing.get_context("spawn")
         self._pipe, self._there = context.Pipe()
-        self._process = context.Process(target=work, args=(self._there, engine, job), daemon=True)
+        self.process = context.Process(target=work, args=(self._there, engine, job), daemon=True)
 
     def __enter__(self) -> Worker:
-        self._process.start()
+        self.process.start()
         self._there.close()  # so that the pipe ends with the process
         return self
 
@@ -51,10 +51,10 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pipe.close()
-        self._process.join(5 if kind is None else 0)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        self.process.join(5 if kind is None else 0)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
 
     def start(self) -> dict[str, Any]:
         """Wait until the engine has run the network once.
@@ -88,8 +88,8 @@ class Worker:
         try:
             return self._pipe.recv()
         except (EOFError, OSError) as error:
-            self._process.join(5)
-            code = self._process.exitcode
+            self.process.join(5)
+            code = self.process.exitcode
             raise EngineError(f"the process of {self.engine} ended with exit code {code} while {what}") from error
 
 
