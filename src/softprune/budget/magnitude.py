@@ -69,7 +69,7 @@ def _costs(
         require_in_time(goal, none, high=table.total({}))
         curves = [table.curve(entry.name) for entry in entries]
         fixed_time = Fraction(none) - sum(Fraction(curve(0.0)) for curve in curves)
-        times = [partial(_time, curve, size) for curve, size in zip(curves, sizes, strict=True)]
+        times: list[Cost] = [partial(_time, curve, size) for curve, size in zip(curves, sizes, strict=True)]
         return Fraction(goal.seconds) - fixed_time, times
     if isinstance(goal, Sparsity):
         return Fraction(goal.kept(sum(sizes))), [Fraction] * len(entries)
