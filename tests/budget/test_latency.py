@@ -34,7 +34,11 @@ PROFILE = Profile((TensorCost("conv.weight", (8, 3, 3, 3), 21600), TensorCost("f
 def test_times_are_linear_between_points_and_go_on_with_the_slope_at_the_ends():
     table = table_of()
     assert table.seconds("conv.weight", 0.3) == pytest.approx(5e-3)
-    assert table.seconds("conv.weight", 0.65) == pytest.approx(5.5e-3)
+    assert table.seconds("conv.weight", 0.2) == pytest.approx(4e-3)
+    # From 0.3 on 10 ms per unit of density as before it, up to nine tenths of the way to the dense time.
+    assert table.seconds("conv.weight", 0.39) == pytest.approx(5.9e-3)
+    assert table.seconds("conv.weight", 0.695) == pytest.approx(5.95e-3)
+    assert Curve.through((0.1, 0.3, 1.0), (1.0, 2.0, 6.0))(0.65) == pytest.approx(4.0)  # rises faster: a straight line
     assert table.seconds("conv.weight", 0.0) == pytest.approx(7.5e-4)  # 1 ms less a quarter of the first rise
     short = Curve.through((0.1, 0.5), (1.0, 2.0))
     assert short(1.0) == pytest.approx(3.25) and short(0.0) == pytest.approx(0.75)

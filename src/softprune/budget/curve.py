@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+# How far up to the dense time the sparse kernel is taken to be the faster one.
+BEND = 0.9
+
+
 @dataclass(frozen=True)
 class Curve:
     """A function that is linear between its knots and never falls; the first knot is at density 0, the last at 1.
@@ -29,7 +33,8 @@ class Curve:
 
         An engine computes a layer with few zeros by a dense kernel, whose time does not depend on them. So where the
         last point is at density 1 and the curve rises more slowly before it, it goes on with the slope that it had
-        until it reaches the dense time, and stays there.
+        for nine tenths of the way up to the dense time, and covers the rest slowly: a curve that still rises lets a
+        total that falls bit by bit take weights bit by bit.
 
         Args:
             densities: rising, in (0, 1], two at least.
@@ -41,7 +46,7 @@ class Curve:
             >>> Curve.through((0.1, 0.5, 1.0), (2.0, 1.0, 4.0)).seconds
             (1.5, 1.5, 1.5, 4.0)
             >>> Curve.through((0.2, 0.4, 1.0), (2.0, 4.0, 5.0))
-            Curve(densities=(0.0, 0.2, 0.4, 0.5, 1.0), seconds=(0.0, 2.0, 4.0, 5.0, 5.0))
+            Curve(densities=(0.0, 0.2, 0.4, 0.49, 1.0), seconds=(0.0, 2.0, 4.0, 4.9, 5.0))
         """
         x, y = _with_bend(list(densities), isotonic(seconds))
         first = max(0.0, y[0] - x[0] * (y[1] - y[0]) / (x[1] - x[0]))
@@ -64,11 +69,12 @@ def _with_bend(x: list[float], y: list[float]) -> tuple[list[float], list[float]
     if len(x) < 3 or x[-1] < 1.0 or y[-1] <= y[-2]:
         return x, y
     slope = (y[-2] - y[-3]) / (x[-2] - x[-3])
-    bend = x[-2] + (y[-1] - y[-2]) / slope if slope > 0 else 1.0
+    rise = BEND * (y[-1] - y[-2])
+    bend = x[-2] + rise / slope if slope > 0 else 1.0
     # Without a clear bend it is a straight line.
-    if not x[-2] < bend < 0.999:
+    if not x[-2] < bend < x[-2] + BEND * (1.0 - x[-2]):
         return x, y
-    return [*x[:-1], bend, 1.0], [*y, y[-1]]
+    return [*x[:-1], bend, 1.0], [*y[:-1], y[-2] + rise, y[-1]]
 
 
 def isotonic(values: Sequence[float]) -> list[float]:
