@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 # How far up to the dense time the sparse kernel is taken to be the faster one.
 BEND = 0.9
 
