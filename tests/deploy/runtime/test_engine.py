@@ -70,7 +70,8 @@ def test_wavefront(tmp_path: Path, bands: int, threads: int, batch: int) -> None
     engine = load(block(tmp_path), threads=threads, tune=False)
     kernels = library()
     assert kernels is not None and engine.team is not None
-    program = build(engine.model, kernels, batch=batch, threads=threads).program
+    builder = build(engine.model, kernels, batch=batch, threads=threads)  # owns the buffers
+    program = builder.program
     assert program.chains
     program.bands = {chain.start: bands for chain in program.chains}
     x, y = images(batch), np.zeros((batch, 10), np.float32)
@@ -85,7 +86,8 @@ def test_every_choice_gives_the_same(tmp_path: Path) -> None:
     engine = load(block(tmp_path), threads=2, tune=False)
     kernels = library()
     assert kernels is not None and engine.team is not None
-    program = build(engine.model, kernels, batch=2, threads=2).program
+    builder = build(engine.model, kernels, batch=2, threads=2)  # owns the buffers
+    program = builder.program
     plan = Plan(kernels, engine.team, program, grouped=False)
     x, y = images(2), np.zeros((2, 10), np.float32)
     wanted = reference(engine, [x])[0]
