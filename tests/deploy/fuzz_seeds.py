@@ -12,8 +12,8 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "runtime"), str(HERE / "export")]
 
-from spx_compare import sparse
-from spx_files import op, write_net
+from spx_compare import sparse  # noqa: E402
+from spx_files import op, write_net  # noqa: E402
 
 REST = {"bias": None, "activation": "relu", "residual": None}
 CONV = {"dilation": [1, 1], "groups": 1, **REST}

@@ -51,7 +51,7 @@ def make_case(contents: list[bytes], seed: int, number: int) -> tuple[str, bytes
 
 def run_chunk(options: argparse.Namespace) -> None:
     """In a child: run cases one by one; after each, the file --state says how far it came."""
-    from fuzz_case import Different, try_file
+    from fuzz_case import DifferenceError, try_file
 
     warnings.simplefilter("ignore")
     contents = [path.read_bytes() for path in sorted(options.seeds.glob("*.spx"))]
@@ -67,7 +67,7 @@ def run_chunk(options: argparse.Namespace) -> None:
         try:
             stage = try_file(path, dice)
         except Exception as error:
-            stage = "different" if isinstance(error, Different) else "unexpected"
+            stage = "different" if isinstance(error, DifferenceError) else "unexpected"
             notes.append(f"{number} {kind}: {_last_line(error)}")
             if options.keep:
                 (options.keep / f"{number}.spx").write_bytes(content)

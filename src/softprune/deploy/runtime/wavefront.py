@@ -39,8 +39,8 @@ def progress(site: Site, tiles: NDArray[np.void], width: int) -> Progress:
     begun = image * rows + np.minimum(row // site.grid.pitch, rows)
     done = np.append(begun[1:], images * rows)
     last = tiles["position"] + tiles["count"].astype(np.int64) * width - 1
-    image, row = np.divmod(last, site.grid.image)
-    image = np.minimum(image, images - 1)
+    # The last tile may reach behind the last image: it needs all of that, not the first rows of one more.
+    image, row = np.divmod(np.minimum(last, images * site.grid.image - 1), site.grid.image)
     row = np.minimum(row // site.grid.pitch, rows - 1)
     needed = image * height + np.clip(row + reach + 1, 0, height)
     return Progress(done, np.maximum.accumulate(needed))
