@@ -93,9 +93,7 @@ class Arena:
         if count > MAX_BUFFER or self.floats + count > MAX_FLOATS:
             raise ValueError(f"the network needs a buffer of {4 * count} bytes: too large, or the batch is too large")
         fitting = [
-            buffer
-            for buffer in self._free
-            if self._layouts[buffer.ctypes.data] == layout and count <= buffer.size <= max(2 * count, 1 << 16)
+            buffer for buffer in self._free if self._layouts[buffer.ctypes.data] == layout and count <= buffer.size
         ]
         if fitting:
             best = min(fitting, key=lambda buffer: buffer.size)

@@ -53,7 +53,7 @@ def build(model: Model, library: Library, *, batch: int, threads: int) -> Builde
     for number, name in enumerate(graph.inputs):
         builder.arrays[name] = builder.arena.slot(number, shapes[name])
     last = _last_reads(graph)
-    found = chains(graph, [op.kind == "conv2d" and builder.geometry(op).plain for op in graph.ops])
+    found = chains(graph, [builder.reads_producer(op) for op in graph.ops])
     inner = {place for chain in found for place in chain[:-1]}
     begins: dict[int, int] = {}
     pending: set[str] = set()

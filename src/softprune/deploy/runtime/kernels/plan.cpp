@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kSizes[spx::kKinds] = {
     sizeof(spx::Sparse), sizeof(spx::Dense),  sizeof(spx::Maps),   sizeof(spx::Pool), sizeof(spx::Reduce),
-    sizeof(spx::Matmul), sizeof(spx::Linear), sizeof(spx::Resize), sizeof(spx::Group)};
+    sizeof(spx::Matmul), sizeof(spx::Linear), sizeof(spx::Resize), sizeof(spx::Depthwise), sizeof(spx::Group)};
 
 struct Step {
   spx::Kernel kernel;
@@ -67,7 +67,7 @@ void run_steps(Plan& plan, float* const* slots, double* seconds) {
 
 #define SPX_API extern "C" __attribute__((visibility("default")))
 
-SPX_API int32_t spx_abi() { return 2; }
+SPX_API int32_t spx_abi() { return 3; }
 
 SPX_API const char* spx_level() { return spx::table().name; }
 
