@@ -102,7 +102,7 @@ def _depthwise(folder: Path) -> Path:
     weights = {name: sparse(generator, shape, 0.5) for name, shape in shapes.items()}
     ops = [
         op("conv2d", ["x"], "a", weight="a", **{**CONV, "stride": [2, 2], "padding": [2, 2], "groups": 9}),
-        op("conv2d", ["a"], "b", weight="b", **{**POINT, "activation": "hardswish"}),
+        op("conv2d", ["a"], "b", weight="b", **POINT),
         op("conv2d", ["b"], "c", weight="c", **{**SAME, "dilation": [1, 2], "groups": 18, "activation": "relu6"}),
         op("conv2d", ["c"], "d", weight="d", **{**POINT, "groups": 3, "padding": [0, 1], "activation": "silu"}),
         op("avg_pool2d", ["d"], "e", kernel=[2, 3], stride=[1, 2], padding=[1, 1], ceil_mode=False,
