@@ -21,9 +21,11 @@ SAME = {"stride": [1, 1], "padding": [1, 1], **CONV}
 POINT = {"stride": [1, 1], "padding": [0, 0], **CONV}
 
 
-def write_seeds(folder: Path) -> list[Path]:
-    """Write all files; the exported ones are left out where torch is not installed."""
+def write_seeds(folder: Path, *, exported: bool = True) -> list[Path]:
+    """Write all files; those that torch exports only if asked for and where it is installed."""
     written = [_image(folder), _tokens(folder), _blocks(folder), _depthwise(folder), _numbers(folder)]
+    if not exported:
+        return written
     try:
         import torch
     except ImportError:
