@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,33 @@ def test_two_python_threads_on_one_engine(tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("kernels", ["own", "none"])
+def test_first_calls_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: str) -> None:
+    """Plans are made and tuned, or weights unpacked, while another thread calls too."""
+    if kernels == "none":
+        monkeypatch.setenv("SOFTPRUNE_KERNELS", "none")
+        library.cache_clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", KernelWarning)
+            engine = load(block(tmp_path, 9), threads=2)
+        start, right = threading.Barrier(4), []
+
+        def work(batch: int) -> None:
+            start.wait()
+            right.extend(close(engine, batch, 9) for _ in range(3))
+
+        workers = [threading.Thread(target=work, args=(batch,)) for batch in (1, 1, 2, 3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert right == [True] * 12
+    finally:
+        monkeypatch.undo()
+        library.cache_clear()
 
 
 def test_tuning_is_kept(tmp_path: Path) -> None:
