@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import struct
@@ -156,7 +157,8 @@ def change(node: Any, dice: random.Random) -> None:
             del node[key]
             return
         else:
-            node[key] = dice.choice(NUMBERS if dice.random() < 0.5 else OTHERS)
+            # A copy: the next change may walk into it.
+            node[key] = copy.deepcopy(dice.choice(NUMBERS if dice.random() < 0.5 else OTHERS))
             return
 
 

@@ -42,7 +42,8 @@ class Memory:
 def measure_memory(model: Model, plan: Plan, arena: Arena, shapes: dict[str, Shape]) -> Memory:
     """Count the arrays of a plan, each once."""
     steps = plan.program.steps
-    tables, scratch = {}, {}
+    tables: dict[int, int] = {}
+    scratch: dict[int, int] = {}
     for array in _arrays([(step.keep, step.site) for step in steps]):
         owner = _owner(array)
         if isinstance(owner.base, mmap.mmap | memoryview) or arena.holds(owner):
