@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +131,21 @@ def test_not_a_number_stays_in_its_channel(tmp_path: Path) -> None:
     x[0, 1, 0, 0] = np.nan
     found = np.isnan(engine(x)[0])
     assert found[1, :2, :2].all() and found.sum() == 4
+
+
+@pytest.mark.parametrize("level", ["portable", "avx2", "avx512"])
+def test_instruction_sets(tmp_path: Path, level: str) -> None:
+    """Each in a process of its own, because the choice is made once."""
+    script = (
+        "from pathlib import Path; import test_depthwise as t\n"
+        "from softprune.deploy.runtime.engine import load; from spx_compare import difference, reference\n"
+        "for case in (t.case_of(7, 1), t.case_of(37, 1), t.case_of(37, 2), t.case_of(8, 2)):\n"
+        f"    engine = load(t.network(Path({str(tmp_path)!r}), case, first=False), threads=2, tune=False)\n"
+        "    x = t.inputs(case)\n"
+        "    print(difference(engine(x), reference(engine, [x])[0]))\n"
+    )
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "SOFTPRUNE_KERNELS_LEVEL": level, "PYTHONPATH": paths}
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert [float(line) < CLOSE for line in result.stdout.split()] == [True] * 4

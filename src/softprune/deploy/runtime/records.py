@@ -155,6 +155,12 @@ class Resize(c.Structure):
     )
 
 
+class Clear(c.Structure):
+    """Zeros around the images of a grid."""
+
+    _fields_ = (*_pointers("data written"), *_longs("margin plane image pitch channels planes images"))
+
+
 class Band(c.Structure):
     """A range of tiles of one convolution."""
 
@@ -168,4 +174,16 @@ class Group(c.Structure):
 
 
 # In the order of the enumeration Kind.
-KINDS: tuple[type[c.Structure], ...] = (Sparse, Dense, Maps, Pool, Reduce, Matmul, Linear, Resize, Depthwise, Group)
+KINDS: tuple[type[c.Structure], ...] = (
+    Sparse,
+    Dense,
+    Maps,
+    Pool,
+    Reduce,
+    Matmul,
+    Linear,
+    Resize,
+    Depthwise,
+    Clear,
+    Group,
+)

@@ -168,6 +168,18 @@ struct Resize {
   int32_t images, channels, out_height, out_width;
 };
 
+// The pixels of a plane that its producer writes, counted from the first place of an image with its halo.
+struct Written {
+  int32_t first_row, last_row, first_column, last_column;
+};
+
+struct Clear {
+  float* data;             // of the buffer
+  const Written* written;  // one per plane of a channel
+  int64_t margin, plane, image, pitch;
+  int64_t channels, planes, images;
+};
+
 // A range of tiles of one convolution.
 struct Band {
   const void* record;
@@ -182,7 +194,7 @@ struct Group {
   int64_t count;
 };
 
-enum Kind : int32_t { kSparse, kDense, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kDepthwise, kGroup, kKinds };
+enum Kind : int32_t { kSparse, kDense, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kDepthwise, kClear, kGroup, kKinds };
 
 // Which share of an operation a thread does; of a convolution possibly only tiles [first, last).
 struct Share {
