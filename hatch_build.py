@@ -30,21 +30,27 @@ class KernelHook(BuildHookInterface):
         builder = load_builder(Path(self.root) / RUNTIME / "build.py")
         try:
             # Installers ask for the metadata first and then for the wheel: the kernels are compiled once.
-            library = builder.LIBRARY if builder.is_built() else builder.build()
+            library = builder.LIBRARY if builder.is_built() and not builder.arch_flags() else builder.build()
         except (RuntimeError, OSError) as error:
             # The reference engine runs instead and says how to get the kernels.
             self.app.display_warning(f"softprune is built without its compiled kernels: {error}")
             return
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform_tag()}"
+        build_data["tag"] = f"py3-none-{platform_tag(builder.machine())}"
         build_data["artifacts"].append(f"/{RUNTIME.as_posix()}/{library.name}")
 
 
-def platform_tag() -> str:
-    """The platform of a wheel whose library uses no interface of Python; tools such as auditwheel may widen it."""
+def platform_tag(machine: str) -> str:
+    """The platform of a wheel whose library uses no interface of Python; tools such as auditwheel may widen it.
+
+    Args:
+        machine: the processor that the library was built for.
+    """
     tag = os.environ.get("SOFTPRUNE_PLATFORM") or sysconfig.get_platform()
-    if sys.platform == "darwin" and (archs := os.environ.get("ARCHFLAGS", "").replace("-arch", "").split()):
-        tag = tag.rsplit("-", 1)[0] + "-" + ("universal2" if len(archs) > 1 else archs[0])
+    if sys.platform == "darwin" and "SOFTPRUNE_PLATFORM" not in os.environ:
+        # The interpreter may be older than what the compiler builds for, or run on several processors.
+        _, version, _ = tag.split("-")
+        tag = f"macosx-{os.environ.get('MACOSX_DEPLOYMENT_TARGET', version)}-{machine}"
     return tag.replace("-", "_").replace(".", "_")
 
 

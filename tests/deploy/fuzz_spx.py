@@ -1,196 +1,205 @@
-"""Mutate .spx files and load them: each must be refused with ValueError or OSError, or run. Never crash.
+"""Mutate .spx files and load them: each must be refused with an error, or run and be right. Never crash.
 
-    python tests/deploy/fuzz_spx.py --cases 100000 [--sanitize] [--seed 0]
+    python tests/deploy/fuzz_spx.py --sanitize --out benchmarks/results/fuzz_spx.json [--cases 100000] [--seed 0]
 
-With --sanitize the kernels are built with AddressSanitizer into a temporary folder and the cases run in a child
-process with its runtime preloaded. Half of the mutations change bytes, half change numbers and texts of the graph.
+The cases run in child processes, a chunk each, with the instruction sets in turn. With --sanitize the kernels are built
+with AddressSanitizer and UndefinedBehaviorSanitizer into a temporary folder, and its runtime is preloaded. A case is
+its seed and its number: a run goes on where an unfinished --out ends, and `--first N --cases 1` is case N alone. Files
+that crash, hang, raise anything unexpected, or give two different results are counted, named and kept in --keep.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
+import platform
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import warnings
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fuzz_mutations import MUTATIONS
+from fuzz_seeds import write_seeds
 
-sys.path.insert(0, str(Path(__file__).parent / "runtime"))
-
-from spx_compare import sparse
-from spx_files import op, write_net
-
+from softprune import __version__
+from softprune.budget.files import write_text
 from softprune.deploy.runtime.build import build, compiler
-from softprune.deploy.runtime.engine import load
 
-REST = {"bias": None, "activation": "relu", "residual": None}
-NUMBERS = (-1, 0, 1, 2, 3, 7, 16, 255, 65536, 1 << 31, 1 << 63, 0.5, None, True, "x", [], [1, 1], {})
-MAX_INPUT = 1 << 16
-
-
-def seeds(folder: Path) -> list[Path]:
-    """Small files that use most operations."""
-    generator = np.random.default_rng(0)
-    conv = {"dilation": [1, 1], "groups": 1, **REST}
-    weights = {
-        "a": sparse(generator, (8, 3, 3, 3)),
-        "b": sparse(generator, (8, 8, 1, 1)),
-        "c": sparse(generator, (8, 8, 3, 3)),
-        "d": sparse(generator, (5, 8)),
-        "e": sparse(generator, (8, 1, 3, 3)),
-        "s": np.ones(8, np.float32),
-    }
-    image = [
-        op("conv2d", ["x"], "a", weight="a", stride=[2, 2], padding=[1, 1], **conv),
-        op("conv2d", ["a"], "b", weight="b", stride=[1, 1], padding=[0, 0], **conv),
-        op("conv2d", ["b"], "c", weight="c", stride=[1, 1], padding=[1, 1], **{**conv, "residual": "a"}),
-        op("conv2d", ["c"], "d", weight="e", stride=[1, 1], padding=[1, 1], **{**conv, "groups": 8}),
-        op("conv2d", ["d"], "e", weight="e", stride=[2, 2], padding=[1, 1], **{**conv, "groups": 8}),
-        op("conv_transpose2d", ["e"], "t", weight="b", stride=[2, 2], padding=[0, 0], output_padding=[1, 1], **conv),
-        op("max_pool2d", ["t"], "p", kernel=[3, 3], stride=[2, 2], padding=[1, 1], dilation=[1, 1], ceil_mode=True),
-        op("resize", ["p"], "r", size=[5, 7], mode="bilinear", align_corners=False),
-        op("scale_shift", ["r"], "n", scale="s", shift="s"),
-        op("concat", ["n", "r"], "k", axis=1),
-        op("slice", ["k"], "l", axis=1, start=0, stop=8, step=1),
-        op("adaptive_avg_pool2d", ["l"], "q", size=[1, 1]),
-        op("reshape", ["q"], "f", shape=[None, 8]),
-        op("linear", ["f"], "y", weight="d", **REST),
-    ]
-    tokens = [
-        op("linear", ["x"], "h", weight="d", **{**REST, "activation": "gelu"}),
-        op("reshape", ["h"], "q", shape=[None, 2, 3, 5]),
-        op("permute", ["q"], "k", axes=[0, 1, 3, 2]),
-        op("matmul", ["q", "k"], "m"),
-        op("softmax", ["m"], "s", axis=-1),
-        op("attention", ["q", "q", "q"], "a", scale=0.5, mask=None),
-        op("matmul", ["s", "a"], "w"),
-        op("layer_norm", ["w"], "n", weight=None, bias=None, eps=1e-5, axes=[-1]),
-        op("mean", ["n"], "y", axes=[1, 2], keepdim=False),
-    ]
-    return [
-        write_net(folder / "image.spx", {"x": (3, 9, 11)}, image, weights),
-        write_net(folder / "tokens.spx", {"x": (6, 8)}, tokens, {"d": weights["d"]}),
-    ]
+LEVELS = ("avx512", "avx2", "portable")
+# Seconds after which a case hangs.
+PATIENCE = 300
+SANITIZERS = ("-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all", "-g", "-O1")
+STAGES = ("refused", "too large", "stopped", "run")
+FAULTS = ("crash", "hang", "unexpected", "different")
 
 
-def mutate_bytes(content: bytes, dice: random.Random) -> bytes:
-    """Change, insert, remove or repeat some bytes."""
-    changed = bytearray(content)
-    # Half of the files keep their header: masks, gaps and values are what the kernels' tables are made of.
-    inside = dice.random() < 0.5
-    first = 8 + int.from_bytes(content[:8], "little") if inside else 0
-    for _ in range(dice.randint(1, 5)):
-        place = dice.randrange(first, len(changed))
-        kind = dice.randrange(2 if inside else 4)
-        if kind == 0:
-            changed[place] = dice.randrange(256)
-        elif kind == 1:
-            changed[place] ^= 1 << dice.randrange(8)
-        elif kind == 2:
-            del changed[place : place + dice.randint(1, 9)]
-        else:
-            changed[place:place] = bytes(dice.randrange(256) for _ in range(dice.randint(1, 9)))
-    return bytes(changed)
+def make_case(contents: list[bytes], seed: int, number: int) -> tuple[str, bytes, random.Random]:
+    """The mutation, the file and the dice of a case."""
+    dice = random.Random(f"{seed}-{number}")
+    kind = dice.choice(list(MUTATIONS))
+    return kind, MUTATIONS[kind](dice.choice(contents), dice), dice
 
 
-def mutate_graph(content: bytes, dice: random.Random) -> bytes:
-    """Change values anywhere in the header or the graph, and write a consistent file again."""
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    document = json.loads(header["__metadata__"]["graph"])
-    for _ in range(dice.randint(1, 3)):
-        _change(document if dice.random() < 0.8 else header, dice)
-    if isinstance(header.get("__metadata__"), dict):
-        header["__metadata__"]["graph"] = json.dumps(document)
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + content[8 + length :]
+def run_chunk(options: argparse.Namespace) -> None:
+    """In a child: run cases one by one; after each, the file --state says how far it came."""
+    from fuzz_case import DifferenceError, try_file
 
-
-def _change(node: Any, dice: random.Random) -> None:
-    """Walk down at random and change what is found."""
-    while True:
-        keys: list[Any] = list(node) if isinstance(node, dict) else list(range(len(node)))
-        if not keys:
-            return
-        key = dice.choice(keys)
-        child = node[key]
-        if isinstance(child, dict | list) and child and dice.random() < 0.85:
-            node = child
-            continue
-        if isinstance(child, int) and not isinstance(child, bool) and dice.random() < 0.6:
-            node[key] = child + dice.choice([-2, -1, 1, 2, 5])
-        elif dice.random() < 0.1 and isinstance(node, dict):
-            del node[key]
-        else:
-            node[key] = copy.deepcopy(dice.choice(NUMBERS))  # lists and dictionaries may be changed in turn
-        return
-
-
-def try_file(path: Path) -> bool:
-    """Load and run a file; whether it was accepted. Everything but the expected errors goes up."""
-    try:
-        engine = load(path, threads=1, tune=False)
-        shapes = [tuple(2 if n is None else n for n in shape) for shape in engine.model.graph.inputs.values()]
-        if sum(int(np.prod(shape, dtype=object)) for shape in shapes) > MAX_INPUT:
-            return False
-        engine(*(np.ones(shape, np.float32) for shape in shapes))
-    except (ValueError, OSError):
-        return False
-    return True
-
-
-def run(cases: int, seed: int) -> dict[str, float]:
-    """Run all cases; returns counts."""
     warnings.simplefilter("ignore")
-    dice = random.Random(seed)
-    accepted, begin = 0, time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        contents = [path.read_bytes() for path in seeds(Path(folder))]
-        path = Path(folder, "case.spx")
-        for _ in range(cases):
-            mutate = mutate_bytes if dice.random() < 0.5 else mutate_graph
-            path.unlink(missing_ok=True)  # the file before may still be mapped
-            path.write_bytes(mutate(dice.choice(contents), dice))
-            accepted += try_file(path)
-    return {"cases": cases, "accepted": accepted, "seconds": round(time.perf_counter() - begin, 1)}
+    contents = [path.read_bytes() for path in sorted(options.seeds.glob("*.spx"))]
+    path, state = options.state.with_suffix(".case"), options.state
+    counts: dict[str, dict[str, int]] = {}
+    notes: list[str] = []
+    for number in range(options.first, options.first + options.cases):
+        kind, content, dice = make_case(contents, options.seed, number)
+        state.write_text(json.dumps({"number": number, "kind": kind, "counts": counts, "notes": notes}))
+        path.unlink(missing_ok=True)  # the file before may still be mapped
+        path.write_bytes(content)
+        signal.alarm(PATIENCE)
+        try:
+            stage = try_file(path, dice)
+        except Exception as error:
+            stage = "different" if isinstance(error, DifferenceError) else "unexpected"
+            notes.append(f"{number} {kind}: {_last_line(error)}")
+            if options.keep:
+                (options.keep / f"{number}.spx").write_bytes(content)
+        signal.alarm(0)
+        counts.setdefault(kind, {}).setdefault(stage, 0)
+        counts[kind][stage] += 1
+    state.write_text(json.dumps({"number": None, "counts": counts, "notes": notes}))
 
 
-def run_sanitized(options: argparse.Namespace) -> int:
-    """The same in a child process with a sanitized build of the kernels."""
-    program = compiler()
-    if program is None:
-        raise SystemExit("no C++ compiler")
-    runtime = subprocess.check_output([program, "-print-file-name=libasan.so"], text=True).strip()
-    with tempfile.TemporaryDirectory() as folder:
-        kernels = build(Path(folder, "kernels.so"), extra=("-fsanitize=address", "-g", "-O1"))
-        environment = {
-            **os.environ,
+def _last_line(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(place.filename).name}:{place.lineno}: {error}"[:300]
+
+
+class Fuzz:
+    """All cases, in chunks; what is known so far is always on the disk."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.folder = options, folder
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.found: dict[str, Any] = {"counts": {}, "notes": [], "cases": 0, "seconds": 0.0}
+        write_seeds(folder)
+        if options.sanitize:
+            self._sanitize()
+        if options.out and options.out.is_file():
+            before = json.loads(options.out.read_text())
+            if before["seed"] == options.seed and before["cases"] < options.cases:
+                self.found = {key: before[key] for key in ("counts", "notes", "cases", "seconds")}
+
+    def _sanitize(self) -> None:
+        program = compiler()
+        if program is None:
+            raise SystemExit("no C++ compiler")
+        library = build(self.folder / "kernels.so", extra=SANITIZERS)
+        runtime = subprocess.check_output([program, "-print-file-name=libasan.so"], text=True).strip()
+        self.environment |= {
             "LD_PRELOAD": runtime,
-            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
-            "SOFTPRUNE_KERNELS": str(kernels),
+            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:exitcode=77",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "SOFTPRUNE_KERNELS": str(library),
         }
-        command = [sys.executable, __file__, "--cases", str(options.cases), "--seed", str(options.seed)]
-        return subprocess.run(command, env=environment).returncode
+
+    def run(self) -> None:
+        """Run what is left."""
+        begin, before = time.perf_counter(), self.found["seconds"]
+        while self.found["cases"] < self.options.cases:
+            place = self.found["cases"]
+            stop = min(self.options.cases, (place // self.options.chunk + 1) * self.options.chunk)
+            self._chunk(self.options.first + place, stop - place, LEVELS[place // self.options.chunk % len(LEVELS)])
+            self.found["seconds"] = round(before + time.perf_counter() - begin, 1)
+            if self.options.out:
+                write_text(self.options.out, json.dumps(self.summary(), indent=2) + "\n")
+
+    def _chunk(self, first: int, cases: int, level: str) -> None:
+        """Cases in a child; if it dies, up to the case that it died of."""
+        state = self.folder / "state.json"
+        state.unlink(missing_ok=True)
+        arguments = {"--state": state, "--seeds": self.folder, "--first": first, "--cases": cases}
+        arguments |= {"--seed": self.options.seed} | ({"--keep": self.options.keep} if self.options.keep else {})
+        command = [sys.executable, __file__, *(str(word) for pair in arguments.items() for word in pair)]
+        environment = {**self.environment, "SOFTPRUNE_KERNELS_LEVEL": level}
+        done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, errors="replace")
+        if not state.is_file():
+            raise SystemExit(f"the child did not start: {done.stderr[-2000:]}")
+        reached = json.loads(state.read_text())
+        number = reached["number"]
+        for kind, stages in reached["counts"].items():
+            for stage, count in stages.items():
+                self._count(kind, stage, count)
+        self.found["notes"] += reached["notes"]
+        self.found["cases"] += cases if number is None else number - first + 1
+        if number is not None:
+            self._died(number, reached["kind"], level, done)
+
+    def _died(self, number: int, kind: str, level: str, done: subprocess.CompletedProcess[str]) -> None:
+        stage = "hang" if done.returncode == -signal.SIGALRM else "crash"
+        self._count(kind, stage, 1)
+        lines = [line for line in done.stderr.splitlines() if "ERROR" in line or "runtime error" in line]
+        self.found["notes"].append(f"{number} {kind} {level}: {stage}, code {done.returncode} {' '.join(lines)[:300]}")
+        if self.options.keep:
+            (self.options.keep / f"{number}.txt").write_text(done.stderr)
+            (self.options.keep / f"{number}.spx").write_bytes((self.folder / "state.case").read_bytes())
+
+    def _count(self, kind: str, stage: str, count: int) -> None:
+        stages = self.found["counts"].setdefault(kind, {})
+        stages[stage] = stages.get(stage, 0) + count
+
+    def summary(self) -> dict[str, Any]:
+        """Everything that the committed file says."""
+        total = {s: sum(c.get(s, 0) for c in self.found["counts"].values()) for s in (*STAGES, *FAULTS)}
+        cases = max(1, self.found["cases"])
+        loaded = cases - total["refused"] - sum(total[name] for name in FAULTS)
+        return {
+            "command": "python tests/deploy/fuzz_spx.py " + " ".join(sys.argv[1:]),
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "machine": platform.processor() or platform.machine(),
+            "versions": {"softprune": __version__, "python": platform.python_version(), "numpy": np.__version__},
+            "sanitized": bool(self.options.sanitize),
+            "seed": self.options.seed,
+            "cases": self.found["cases"],
+            "seconds": self.found["seconds"],
+            **total,
+            "loaded share": round(loaded / cases, 4),
+            "run share": round(total["run"] / cases, 4),
+            "counts": self.found["counts"],
+            "notes": self.found["notes"],
+        }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--chunk", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sanitize", action="store_true")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--keep", type=Path, help="a folder for the files that found something")
+    parser.add_argument("--state", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--seeds", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.sanitize:
-        return run_sanitized(options)
-    sys.stdout.write(json.dumps(run(options.cases, options.seed)) + "\n")
-    return 0
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    if options.state:
+        run_chunk(options)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        fuzz = Fuzz(options, Path(folder))
+        fuzz.run()
+    summary = fuzz.summary()
+    sys.stdout.write(json.dumps(summary, indent=2) + "\n")
+    return 1 if any(summary[name] for name in FAULTS) else 0
 
 
 if __name__ == "__main__":

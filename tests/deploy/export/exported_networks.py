@@ -46,8 +46,14 @@ def assert_equal_outputs(found: list[np.ndarray], expected, tolerance: float = T
         assert np.abs(f - w).max() <= tolerance * max(np.abs(w).max(), 1e-6)
 
 
-def assert_same(module: nn.Module, path: Path, *shapes: tuple[int, ...]) -> dict:
-    """Write the module, read the file, compare the reference and the engine with PyTorch at batch 1 and 3.
+def assert_same(module: nn.Module, path: Path, *shapes: tuple[int, ...], reference: bool = True) -> dict:
+    """Write the module, read the file, compare with PyTorch: the engine at batch 1, 3 and 16, the reference at 1 and 3.
+
+    Args:
+        module: in eval mode.
+        path: of the file.
+        shapes: of the inputs, without the batch.
+        reference: whether the slow reference engine is compared too.
 
     Returns:
         The graph in the file.
@@ -57,12 +63,13 @@ def assert_same(module: nn.Module, path: Path, *shapes: tuple[int, ...]) -> dict
     weights = {name: weight.dense() for name, weight in model.weights.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KernelWarning)
-        engine = load(path, threads=1, tune=False)
-    for batch in (1, 3):
+        engine = load(path, threads=2, tune=False)
+    for batch in (1, 3, 16):
         inputs = [torch.randn(batch, *shape) for shape in shapes]
         with torch.no_grad():
             expected = module(*inputs)
-        assert_equal_outputs(computed(model.graph.document, weights, *inputs), expected)
+        if reference and batch < 16:
+            assert_equal_outputs(computed(model.graph.document, weights, *inputs), expected)
         fast = engine(*inputs)
         assert_equal_outputs(list(fast) if isinstance(fast, tuple) else [fast], expected)
     return model.graph.document

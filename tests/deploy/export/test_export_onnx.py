@@ -86,6 +86,48 @@ def test_int8_weights_keep_every_zero(tmp_path, per_channel):
         assert np.count_nonzero(matching[0]) > 0.5 * (~zeros).sum()
 
 
+def dequantised(onnx, path):
+    """The weights of a quantised file: whole numbers, zero points and scales by name of the weight."""
+    held = {i.name: onnx.numpy_helper.to_array(i) for i in onnx.load(str(path)).graph.initializer}
+    ends = ("_quantized", "_zero_point", "_scale")
+    found = [name.removesuffix(ends[0]) for name in held if name.endswith(ends[0]) and held[name].ndim > 1]
+    return {name: tuple(held[name + end] for end in ends) for name in found}
+
+
+# With int8 zero is at 0; with uint8 it is at a zero point, a whole number that zero meets exactly.
+@pytest.mark.parametrize("kind", ["QInt8", "QUInt8"])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_quantised_convolutions_keep_every_zero_and_run(tmp_path, kind, per_channel):
+    onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'softprune[onnx]'")
+    quantization = pytest.importorskip("onnxruntime.quantization", reason="needs onnxruntime's quantiser")
+    layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(288, 5)]
+    module = thin_out(nn.Sequential(*layers), 0.3)
+    export_onnx(module, tmp_path / "net.onnx", example=torch.zeros(1, 3, 10, 10))
+    quantization.quantize_dynamic(
+        tmp_path / "net.onnx",
+        tmp_path / "int8.onnx",
+        weight_type=getattr(quantization.QuantType, kind),
+        per_channel=per_channel,
+    )
+    before = {i.name: onnx.numpy_helper.to_array(i) for i in onnx.load(str(tmp_path / "net.onnx")).graph.initializer}
+    after = dequantised(onnx, tmp_path / "int8.onnx")
+    assert len(after) == 3
+    for name, (whole, zero, scale) in after.items():
+        weight = before[name] if before[name].shape == whole.shape else before[name].T  # of a product
+        # Per channel, zero points and scales lie along the axis that they have as many of.
+        axis = weight.shape.index(zero.size) if zero.size > 1 else 0
+        shape = [zero.size if i == axis and zero.size > 1 else 1 for i in range(weight.ndim)]
+        restored = (whole.astype(np.float32) - zero.reshape(shape)) * scale.reshape(shape)
+        assert not restored[weight == 0].any()
+        assert kind == "QUInt8" or not zero.any()
+        assert np.abs(restored - weight).max() <= 0.51 * scale.max() + 1e-7
+    opened = session(tmp_path / "int8.onnx")
+    x = torch.randn(3, 3, 10, 10)
+    (y,) = opened.run(None, {opened.get_inputs()[0].name: x.numpy()})
+    with torch.no_grad():
+        assert_equal_outputs([y], module(x), tolerance=0.1)
+
+
 @pytest.mark.parametrize("axis", [None, 0])
 def test_torch_int8_keeps_every_zero(axis):
     weight = thin_out(nn.Linear(64, 16), 0.1).weight.detach()

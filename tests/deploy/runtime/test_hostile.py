@@ -39,6 +39,11 @@ def valid(tmp_path: Path) -> Path:
     return write_file(tmp_path / "valid.spx", graph(), tensors())
 
 
+def shifted(value: Any) -> dict[str, Any]:
+    """A graph with one number in the place of a weight."""
+    return graph(ops=[op("add", ["x"], "y", value=value)])
+
+
 def conv(**changes: Any) -> dict[str, Any]:
     return graph(ops=[{**op("conv2d", ["x"], "y", weight="w", **CONV, **REST), **changes}])
 
@@ -66,6 +71,12 @@ BAD_GRAPHS = {
     "shape unlike the mask": (graph(weights={"w": {"shape": [4, 3, 5, 5], "storage": "mask"}}), "mask"),
     "dense without a tensor": (graph(weights={"w": {"shape": [4, 3, 3, 3], "storage": "dense"}}), "missing"),
     "bool for a number": (conv(groups=True), "groups"),
+    "number larger than any float": (shifted(10**400), "value"),
+    "number larger than 32 bits": (shifted(1e39), "value"),
+    "no number": (shifted(float("nan")), "value"),
+    "infinite number": (shifted(float("-inf")), "value"),
+    "stride larger than any float": (conv(stride=[10**400, 1]), "stride"),
+    "output larger than memory": (conv(padding=[1 << 20, 1 << 20]), "too large|larger|padding"),
     "not a graph": ([], "inputs"),
     "deep nesting": ({"inputs": json.loads("[" * 400 + "]" * 400)}, "inputs"),
 }
@@ -116,6 +127,36 @@ def test_wrong_version_and_format(tmp_path: Path) -> None:
         load(write_file(tmp_path / "b.spx", graph(), tensors(), format="pt"), threads=1)
 
 
+OTHER_FILES = {
+    "zip": b"PK\x03\x04" + bytes(60),
+    "pickle": b"\x80\x04\x95" + bytes(60),
+    "picture": b"\x89PNG\r\n\x1a\n" + bytes(60),
+    "json": b'{"inputs": []}',
+    "zeros": bytes(64),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_FILES)
+def test_other_kinds_of_files(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "other.spx"
+    path.write_bytes(OTHER_FILES[kind])
+    with pytest.raises(ValueError, match=r"no \.spx file"):
+        load(path, threads=1)
+
+
+@pytest.mark.parametrize("begin, end", [(0, 1 << 62), (-4, 0), (1 << 63, 1 << 63), (8, 4), (10**30, 10**30 + 4)])
+def test_tensors_outside_of_the_file(valid: Path, tmp_path: Path, begin: int, end: int) -> None:
+    content = valid.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["w.values"]["data_offsets"] = [begin, end]
+    text = json.dumps(header).encode()
+    bad = tmp_path / "bad.spx"
+    bad.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    with pytest.raises(ValueError, match=r"w\.values"):
+        load(bad, threads=1)
+
+
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="nothing"):
         load(tmp_path / "nothing.spx")
@@ -149,7 +190,24 @@ def test_wrong_inputs(valid: Path) -> None:
         engine(np.zeros((1, 3, 8, 9), np.float32))
     with pytest.raises(ValueError, match="takes 1 inputs"):
         engine(np.zeros((1, 3, 8, 8), np.float32), np.zeros(1, np.float32))
+    for kind in (np.float16, np.int32, np.complex64, bool):
+        with pytest.raises(TypeError, match="float32"):
+            engine(np.zeros((1, 3, 8, 8), kind))
+    with pytest.raises(TypeError, match="float32"):
+        engine("text")
+    with pytest.raises(ValueError, match=r"got \(3, 8, 8\)"):
+        engine(np.zeros((3, 8, 8), np.float32))
     assert engine(np.zeros((0, 3, 8, 8), np.float32)).shape == (0, 4, 8, 8)
+
+
+def test_inputs_in_another_order(valid: Path) -> None:
+    engine = load(valid, threads=1, tune=False)
+    x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
+    turned = np.asfortranarray(x)
+    assert np.array_equal(engine(turned), engine(x))
+    assert np.array_equal(engine(x[::-1]), engine(x)[::-1])
+    x.flags.writeable = False
+    assert engine(x).shape == (2, 4, 8, 8)
 
 
 def test_not_a_number_passes(valid: Path) -> None:
@@ -159,6 +217,19 @@ def test_not_a_number_passes(valid: Path) -> None:
     y = engine(x)
     assert np.isnan(y[0, :, 3:6, 3:6]).any()
     assert not np.isnan(y[0, :, :3]).any()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38, 1e-45])
+def test_numbers_at_the_end_of_the_range_stay_in_their_sample(valid: Path, value: float) -> None:
+    engine = load(valid, threads=2, tune=False)
+    x = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
+    clean = engine(x)
+    x[1] = value
+    y = engine(x)
+    assert np.array_equal(y[[0, 2]], clean[[0, 2]])
+    assert np.isfinite(y[1]).all() == (value == 1e-45)
+    x[1] = 0
+    assert np.isfinite(engine(x)).all()  # nothing is left behind in the buffers
 
 
 def test_threads_out_of_range(valid: Path) -> None:

@@ -90,6 +90,11 @@ class Arena:
         """The buffer that an array lies in."""
         return self._buffers[bisect.bisect_right(self._starts, array.ctypes.data) - 1]
 
+    def holds(self, array: Array) -> bool:
+        """Whether an array lies in one of its buffers."""
+        place = bisect.bisect_right(self._starts, array.ctypes.data) - 1
+        return place >= 0 and array.ctypes.data < self._starts[place] + self._buffers[place].nbytes
+
     def adopt(self, array: Array) -> Array:
         """Make the arena know an array that lives elsewhere, such as a constant."""
         if array.size:

@@ -30,9 +30,26 @@ def compiler() -> str | None:
     return next((found for name in names if (found := shutil.which(name))), None)
 
 
+def arch_flags() -> list[str]:
+    """The processors that a build on macOS is for, if $ARCHFLAGS names any: ``-arch x86_64`` and the like."""
+    return os.environ.get("ARCHFLAGS", "").split() if sys.platform == "darwin" else []
+
+
+def machine() -> str:
+    """The processor that is built for.
+
+    Raises:
+        RuntimeError: if $ARCHFLAGS names several.
+    """
+    archs = {word for word in arch_flags() if word != "-arch"}
+    if len(archs) > 1:
+        raise RuntimeError(f"ARCHFLAGS names several processors ({', '.join(sorted(archs))}): build for one at a time")
+    return archs.pop() if archs else platform.machine().lower()
+
+
 def units() -> dict[str, tuple[str, ...]]:
     """Each translation unit with the flags of its instruction set."""
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    x86 = machine() in ("x86_64", "amd64")
     names: dict[str, tuple[str, ...]] = {"cpu": (), "plan": (), "portable": ()}
     return {**names, **X86} if x86 else names
 
@@ -59,6 +76,7 @@ def build(target: Path = LIBRARY, *, extra: Sequence[str] = ()) -> Path:
     program = compiler()
     if program is None:
         raise RuntimeError("no C++ compiler found: install g++ or clang++, or name one in the variable CXX")
+    extra = (*arch_flags(), *extra)
     with tempfile.TemporaryDirectory() as folder:
         running = []
         for name, flags in units().items():

@@ -16,6 +16,7 @@ from softprune.deploy.runtime import cache
 from softprune.deploy.runtime.arena import Arena
 from softprune.deploy.runtime.batch import splits
 from softprune.deploy.runtime.library import Library, library
+from softprune.deploy.runtime.memory import Memory, measure_memory
 from softprune.deploy.runtime.planner import build
 from softprune.deploy.runtime.program import Plan, Program, Team
 from softprune.deploy.runtime.shape import Shape, infer
@@ -117,6 +118,30 @@ class Engine:
             self._plans[batch] = Plan(self._kernels, self.team, builder.program)
             self._arenas[batch] = builder.arena
         return self._plans[batch]
+
+    def memory(self, batch: int = 1) -> Memory:
+        """What the engine holds to run a batch of this size; the mapped file, which the system may drop, not counted.
+
+        Args:
+            batch: images; a large batch runs in parts, of which the largest counts.
+
+        Returns:
+            Bytes of tables and buffers, the number of nonzeros, and the peak of the graph's own values.
+
+        Raises:
+            RuntimeError: if the reference engine runs, which keeps no buffers.
+
+        Example:
+            ``load("model.spx").memory().total``
+        """
+        if self._kernels is None:
+            raise RuntimeError("the reference engine keeps no account of its memory: build the kernels first")
+        count = min(batch, self._chunk) if self._splits else batch
+        with self._lock:
+            plan = self.plan(count)
+            return measure_memory(
+                self.model, plan, self._arenas[count], infer(self.model.graph, self.model.weights, count)
+            )
 
     def _tuned(self, program: Program, batch: int) -> None:
         """Give a program the fastest choices, from the cache or measured now."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,8 @@ Check = Callable[[Any], bool]
 MAX_OPS = 100_000
 # Beyond these sizes products of sizes would leave the range of the kernels' numbers.
 MAX_SIZE = 1 << 24
+# The largest number in 32 bits.
+MAX_FLOAT = 3.4028234663852886e38
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def _integer(value: Any) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # Compared, not converted: a whole number of a file may be larger than any float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_FLOAT <= value <= MAX_FLOAT
 
 
 def _name(value: Any) -> bool:

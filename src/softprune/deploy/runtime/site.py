@@ -199,8 +199,8 @@ class Site:
         begun = image * rows + np.minimum(row // self.grid.pitch, rows)
         done = np.append(begun[1:], images * rows)
         last = tiles["position"] + tiles["count"].astype(np.int64) * self.facts.width - 1
-        image, row = np.divmod(last, self.grid.image)
-        image = np.minimum(image, images - 1)
+        # The last tile may reach behind the last image: it needs all of that, not the first rows of one more.
+        image, row = np.divmod(np.minimum(last, images * self.grid.image - 1), self.grid.image)
         row = np.minimum(row // self.grid.pitch, rows - 1)
         needed = image * height + np.clip(row + reach + 1, 0, height)
         return Progress(done, np.maximum.accumulate(needed))
