@@ -1,4 +1,4 @@
-"""Compiling shared libraries with the system's C++ compiler; `python -m softprune._native.compilation` makes all of them.
+"""Compiling shared libraries with the system's C++ compiler; `python -m softprune._native.compilation` makes them all.
 
 A library is made of sources that are compiled once for each instruction set, so that one file fits every processor.
 """

@@ -143,8 +143,12 @@ def _backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None, _:
         grad_states, grad_last, states, pre, u, biases, scales, start, ctx.gate, ctx.update
     )
     grad_x = grad_pre @ w if ctx.needs_input_grad[0] else None
-    grad_w = grad_pre.flatten(0, 1).T @ x.flatten(0, 1) if ctx.needs_input_grad[1] else None
+    # The thin matrix first: BLAS is several times faster that way round.
+    grad_w = (x.flatten(0, 1).T @ grad_pre.flatten(0, 1)).T if ctx.needs_input_grad[1] else None
     return grad_x, grad_w, grad_u, grad_biases, grad_scales, None if start is None else grad_start, None, None
 
 
 fused.register_autograd(_backward, setup_context=_setup)
+
+OPERATOR = torch.ops.softprune.fastgrnn
+"""What a dispatch mode sees; its first arguments are x, w and u."""
