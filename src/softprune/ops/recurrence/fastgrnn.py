@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 
 from softprune.ops.recurrence.curve import Curve, check_curve, number
 from softprune.ops.recurrence.fused import fused
-from softprune.ops.recurrence.library import library
+from softprune.ops.recurrence.library import is_there
 from softprune.ops.recurrence.loop import fastgrnn_loop
 
 
@@ -85,7 +85,7 @@ def _can_fuse(tensors: list[Tensor]) -> bool:
         return False
     if not all(tensor.is_cpu and tensor.dtype == torch.float32 for tensor in tensors):
         return False
-    return library() is not None
+    return is_there()
 
 
 def _check_shapes(

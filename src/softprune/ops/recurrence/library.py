@@ -68,3 +68,12 @@ def library() -> Library | None:
         return Library(RECURRENCE.file) if RECURRENCE.file.is_file() else None
     except OSError:
         return None  # built for another system: the loop runs instead
+
+
+def is_there() -> bool:
+    """Whether `library` has something to give; a constant to the compiler of torch."""
+    return library() is not None
+
+
+# What torch.compiler.assume_constant_result sets; calling that would import the whole compiler.
+is_there._dynamo_marked_constant = True  # type: ignore[attr-defined]
