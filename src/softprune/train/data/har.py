@@ -83,6 +83,7 @@ def _inside(path: Path) -> zipfile.Path:
         # What the repository hands out is a zip in a zip.
         if f"{FOLDER}.zip" in archive.namelist():
             archive = zipfile.ZipFile(io.BytesIO(archive.read(f"{FOLDER}.zip")))
+            archive.filename = str(path)  # for the messages
     except (zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise damaged(path, f"expected a whole zip file, found: {error}", name=NAME) from error
     if not any(name.startswith(f"{FOLDER}/") for name in archive.namelist()):
@@ -117,9 +118,18 @@ def _numbers(place: _Place, count: int) -> NDArray[np.float32]:
         text = place.read_text(encoding="ascii")
     except (zipfile.BadZipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise damaged(_named(place), f"expected a text file, found: {error}", name=NAME) from error
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it stops at what is no number, and the count tells
-        found = np.fromstring(text, np.float32, sep=" ")
+    found = _parsed(text)
     if len(found) != count or not np.isfinite(found).all():
-        raise damaged(_named(place), f"expected {count:,} numbers, found {len(found):,} up to the first that is none", name=NAME)  # fmt: skip
+        problem = f"expected {count:,} numbers, found {len(found):,} up to the first that is none"
+        raise damaged(_named(place), problem, name=NAME)
     return found
+
+
+def _parsed(text: str) -> NDArray[np.float32]:
+    """The numbers up to the first that is none; nothing where NumPy does not give these."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # older releases stop there, newer ones raise
+        try:
+            return np.fromstring(text, np.float32, sep=" ")
+        except ValueError:
+            return np.empty(0, np.float32)

@@ -63,5 +63,6 @@ def _codes(path: Path, shard: str, content: bytes) -> NDArray[np.uint8]:
     """uint8 [clips, 99, 32] of an image with 99 rows and 32 columns a clip."""
     image = np.asarray(open_grey(io.BytesIO(content), f"{path}/{shard}"))
     if image.ndim != 2 or image.shape[0] != FRAMES or image.shape[1] % FILTERS:
-        raise damaged(path, f"expected {shard} to have {FRAMES} rows and {FILTERS} columns a clip, found {image.shape}", name=NAME)  # fmt: skip
+        problem = f"expected {shard} to have {FRAMES} rows and {FILTERS} columns a clip, found {image.shape}"
+        raise damaged(path, problem, name=NAME)
     return image.reshape(FRAMES, -1, FILTERS).transpose(1, 0, 2)
