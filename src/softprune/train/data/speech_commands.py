@@ -80,13 +80,13 @@ def list_clips(root: Path, split: Split) -> Clips:
 
     Raises:
         FileNotFoundError: if a command word or the noise is not there.
-        ValueError: for a folder that is no word of the data set, or a split without a clip.
+        ValueError: for a folder of clips that is no word of the data set, or a split without a clip.
     """
     folders = {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")}
     for word in (*COMMANDS, NOISE):
         if word not in folders:
             raise missing(root / word, "the folder is not there", name=NAME)
-    strange = sorted(set(folders) - {*COMMANDS, *OTHERS, NOISE})
+    strange = [n for n in folders if n not in (*COMMANDS, *OTHERS, NOISE) and any(folders[n].glob("*.wav"))]
     if strange:
         raise damaged(root / strange[0], "expected the folder of a word of the data set, found another name", name=NAME)
     commands = [path for word in COMMANDS for path in _clips(folders[word], split)]
