@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import sysconfig
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -39,11 +40,15 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return built
 
 
-def builder(**changes: Any) -> SimpleNamespace:
-    """A module that builds without building."""
-    library = Path("kernels.so")
-    given = {"LIBRARY": library, "is_built": lambda: True, "arch_flags": list, "machine": lambda: "x86_64"}
-    return SimpleNamespace(**{**given, "build": lambda: library, **changes})
+def compilation(**changes: Any) -> SimpleNamespace:
+    """A module that compiles two libraries without compiling."""
+    given = {"is_built": lambda: True, "arch_flags": list, "machine": lambda: "x86_64", **changes}
+    libraries = []
+    for place in ("deploy/runtime/kernels.so", "ops/recurrence/recurrence.so"):
+        file = ROOT.resolve() / "src" / "softprune" / place
+        build = given.get("build", lambda file: file)
+        libraries.append(SimpleNamespace(file=file, is_built=given["is_built"], build=partial(build, file)))
+    return SimpleNamespace(LIBRARIES=libraries, arch_flags=given["arch_flags"], machine=given["machine"])
 
 
 def initialize(hook: ModuleType, target: str = "wheel") -> tuple[dict[str, Any], list[str]]:
@@ -57,12 +62,15 @@ def initialize(hook: ModuleType, target: str = "wheel") -> tuple[dict[str, Any],
 def test_a_wheel_with_kernels_is_for_one_platform_and_every_python(
     hook: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook, "load_builder", lambda path: builder())
+    monkeypatch.setattr(hook, "load_module", lambda path: compilation())
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(sysconfig, "get_platform", lambda: "linux-x86_64")
     data, warnings = initialize(hook)
     assert data["tag"] == "py3-none-linux_x86_64" and data["pure_python"] is False
-    assert data["artifacts"] == ["/src/softprune/deploy/runtime/kernels.so"]
+    assert data["artifacts"] == [
+        "/src/softprune/deploy/runtime/kernels.so",
+        "/src/softprune/ops/recurrence/recurrence.so",
+    ]
     assert not warnings
 
 
@@ -89,24 +97,25 @@ def test_tags_of_macos(
 def test_another_processor_is_compiled_for_again(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def build() -> Path:
-        made.append("again")
-        return Path("kernels.dylib")
+    def build(file: Path) -> Path:
+        made.append(file.stem)
+        return file
 
-    monkeypatch.setattr(hook, "load_builder", lambda path: builder(build=build, arch_flags=lambda: ["-arch", "arm64"]))
+    again = compilation(build=build, arch_flags=lambda: ["-arch", "arm64"])
+    monkeypatch.setattr(hook, "load_module", lambda path: again)
     data, _ = initialize(hook)
-    assert made == ["again"] and data["artifacts"] == ["/src/softprune/deploy/runtime/kernels.dylib"]
+    assert made == ["kernels", "recurrence"] and len(data["artifacts"]) == 2
 
 
 def test_without_a_compiler_the_wheel_is_pure(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = hook.load_builder
+    real = hook.load_module
 
     def unbuilt(path: Path) -> ModuleType:
         module = real(path)
-        monkeypatch.setattr(module, "is_built", lambda: False)
+        monkeypatch.setattr(module.NativeLibrary, "is_built", lambda self: False)
         return module
 
-    monkeypatch.setattr(hook, "load_builder", unbuilt)
+    monkeypatch.setattr(hook, "load_module", unbuilt)
     monkeypatch.setenv("CXX", "/nonexistent")
     data, warnings = initialize(hook)
     assert data == {"artifacts": []}  # hatchling's own tag then is py3-none-any
@@ -114,29 +123,29 @@ def test_without_a_compiler_the_wheel_is_pure(hook: ModuleType, monkeypatch: pyt
 
 
 def test_no_compiler_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hook: ModuleType) -> None:
-    module = hook.load_builder(ROOT / hook.RUNTIME / "build.py")
+    module = hook.load_module(ROOT / hook.COMPILATION)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert module.compiler() is None
     with pytest.raises(RuntimeError, match=r"g\+\+ or clang\+\+"):
-        module.build(tmp_path / "kernels.so")
+        module.ENGINE.build(tmp_path / "kernels.so")
     assert not list(tmp_path.iterdir())
 
 
 def test_pure_by_wish_and_source_archives(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook, "load_builder", lambda path: pytest.fail("nothing is to be compiled"))
+    monkeypatch.setattr(hook, "load_module", lambda path: pytest.fail("nothing is to be compiled"))
     assert initialize(hook, "sdist") == ({"artifacts": []}, [])
     monkeypatch.setenv("SOFTPRUNE_PURE", "1")
     assert initialize(hook) == ({"artifacts": []}, [])
 
 
 def test_the_processor_that_is_built_for(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = hook.load_builder(ROOT / hook.RUNTIME / "build.py")
+    module = hook.load_module(ROOT / hook.COMPILATION)
     monkeypatch.setenv("ARCHFLAGS", "-arch arm64")
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert module.machine() == "arm64" and "avx2" not in module.units()
+    assert module.machine() == "arm64" and "avx2" not in module.ENGINE.flags_of_units()
     monkeypatch.setenv("ARCHFLAGS", "-arch x86_64")
-    assert module.machine() == "x86_64" and "avx2" in module.units()
+    assert module.machine() == "x86_64" and "avx2" in module.ENGINE.flags_of_units()
     monkeypatch.setenv("ARCHFLAGS", "-arch x86_64 -arch arm64")
     with pytest.raises(RuntimeError, match="one at a time"):
         module.machine()
