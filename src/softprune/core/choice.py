@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from softprune.budget.prunable import prunable_tensors, weight_names
-from softprune.core.gate import importances
+from softprune.core.gate import IMPORTANCE, VECTOR, Importance, importances
 from softprune.core.rule import Match, Rule, matches, refuse_unmatched
 from softprune.methods.base import Target
 from softprune.ops.units import Units
@@ -60,8 +60,9 @@ def choose(
     candidates = []
     for places in _all_places(model, computed=units.kind == "weight"):
         names = [name for name, _, _ in places]
-        heard = [r for r in rules if any(r.matches(name, module) for name, module, _ in places)]
-        hit = [m for m in skips if any(matches(m, name, module) for name, module, _ in places)]
+        known = [*places, *_layers_of(model, places)]
+        heard = [r for r in rules if any(r.matches(name, module) for name, module, _ in known)]
+        hit = [m for m in skips if any(matches(m, name, module) for name, module, _ in known)]
         wanted = bool(default & set(names)) or any(_takes_in(r, places) for r in heard)
         if not wanted:
             continue
@@ -116,6 +117,14 @@ def _all_places(model: nn.Module, *, computed: bool) -> Iterable[list[Place]]:
     yield from (places for places in sites.values() if ".parametrizations." not in f".{places[0][0]}")
     if computed:
         yield from ([place] for place in _computed_weights(model))
+
+
+def _layers_of(model: nn.Module, places: list[Place]) -> list[Place]:
+    """The weights that an importance acts on: to a user the rule for a layer is about its units."""
+    paths = [
+        name.removesuffix(f".{IMPORTANCE}.{VECTOR}") for name, module, _ in places if isinstance(module, Importance)
+    ]
+    return [(f"{path}.weight", model.get_submodule(path), "weight") for path in paths]
 
 
 def _computed_weights(model: nn.Module) -> list[Place]:

@@ -101,7 +101,7 @@ def _watched(model: nn.Module, example: Any) -> tuple[dict[nn.Module, nn.Module]
 def _last(output: Any, ends: dict[Any, nn.Module]) -> set[nn.Module]:
     """The layers behind which no other layer comes."""
     found: set[nn.Module] = set()
-    waiting = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+    waiting: list[Any] = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
     seen: set[Any] = {None}
     while waiting:
         step = waiting.pop()

@@ -70,9 +70,7 @@ def sparsify(
         raise ValueError("this model has gates from an earlier sparsify: bake() or remove() it first")
     gates = places(inner, units, example) if units.kind in ("filter", "block") else []
     with gates_on(inner, gates):
-        decided = plan(
-            inner, method, goal=goal, budget=budget, skip=skip, rules=rules, units=units, seed=seed
-        )
+        decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules, units=units, seed=seed)
         managed = decided.managed
         costs = _costs(inner, managed, example if units.kind == "weight" else None)
         parts = _parts(inner, method, decided, schedule, costs)

@@ -12,10 +12,11 @@ from softprune.deploy.shrink.channel import Flow
 from softprune.deploy.shrink.walk import Walk, shape
 
 ALONE = (
-    "relu relu6 hardtanh hardswish hardsigmoid silu gelu sigmoid tanh leaky_relu elu selu celu mish softplus neg abs exp "
-    "sqrt square clamp clamp_min clamp_max clone dropout feature_dropout alpha_dropout alias detach contiguous "
-    "lift_fresh_copy"
-).split()
+    "relu", "relu6", "hardtanh", "hardswish", "hardsigmoid", "silu", "gelu", "sigmoid", "tanh", "leaky_relu",
+    "elu", "selu", "celu", "mish", "softplus", "neg", "abs", "exp", "sqrt", "square", "clamp", "clamp_min",
+    "clamp_max", "clone", "dropout", "feature_dropout", "alpha_dropout", "alias", "detach", "contiguous",
+    "lift_fresh_copy",
+)  # fmt: skip
 WITH_NUMBER = ("add", "sub", "mul", "div", "pow")
 PAIRS = ("add", "sub", "mul", "div", "maximum", "minimum")
 
@@ -60,8 +61,8 @@ def _spread(walk: Walk, node: Node, a: Flow, b: Flow) -> Flow | None:
         walk.stay(node, "the two have different numbers of channels")
         return None
     walk.channels.pin(narrow.channels, f"{node.name}: it acts on all channels of another tensor")
-    return Flow(wide.axis, wide.channels, _together(node, a.constant.expand_as(b.constant)
-                if a is narrow else a.constant, b.constant.expand_as(a.constant) if b is narrow else b.constant))  # fmt: skip
+    one, other = (flow.constant.expand_as(wide.constant) for flow in (a, b))
+    return Flow(wide.axis, wide.channels, _together(node, one, other))
 
 
 def _together(node: Node, a: Tensor, b: Tensor) -> Tensor:

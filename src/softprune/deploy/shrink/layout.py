@@ -13,10 +13,10 @@ from softprune.deploy.shrink.walk import Walk, shape
 
 # They keep a constant plane as it is.
 PLANES = (
-    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d upsample_nearest1d.vec upsample_nearest2d.vec "
-    "upsample_nearest3d.vec upsample_bilinear2d.vec upsample_linear1d.vec upsample_bicubic2d.vec "
-    "max_pool1d max_pool2d max_pool3d"
-).split()
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "upsample_nearest1d.vec",
+    "upsample_nearest2d.vec", "upsample_nearest3d.vec", "upsample_bilinear2d.vec", "upsample_linear1d.vec",
+    "upsample_bicubic2d.vec", "max_pool1d", "max_pool2d", "max_pool3d",
+)  # fmt: skip
 AVERAGES = ("avg_pool1d", "avg_pool2d", "avg_pool3d")
 
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +80,17 @@ class Recipe:
 
 
 def _cut(where: str, value: Any) -> Cut:
-    if not isinstance(value, dict) or set(value) != {"inputs", "outputs", "bias"} or not isinstance(value["bias"], bool):
+    if (
+        not isinstance(value, dict)
+        or set(value) != {"inputs", "outputs", "bias"}
+        or not isinstance(value["bias"], bool)
+    ):
         raise ValueError(f"{where} must have inputs, outputs and bias")
     return Cut(_numbers(where, value["inputs"]), _numbers(where, value["outputs"]), value["bias"])
 
 
 def _numbers(where: str, value: Any) -> tuple[int, ...]:
     right = isinstance(value, list) and value and all(type(n) is int and n >= 0 for n in value)
-    if not right or any(a >= b for a, b in zip(value, value[1:], strict=False)):
+    if not right or any(a >= b for a, b in pairwise(value)):
         raise ValueError(f"{where}: channels are rising whole numbers from 0 on, at least one")
     return tuple(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +97,9 @@ def _keep_groups_equal(walk: Walk, removal: Removal) -> None:
         for reader in grouped:
             for side in (reader.inputs, reader.outputs):
                 width = len(side) // reader.groups
-                parts = [[c for c in side[i : i + width] if find(c) in removal.gone] for i in range(0, len(side), width)]
+                parts = [
+                    [c for c in side[i : i + width] if find(c) in removal.gone] for i in range(0, len(side), width)
+                ]
                 fewest = min(map(len, parts))
                 for part in parts:
                     if len(part) > fewest:
@@ -114,13 +117,19 @@ def _keep_one(walk: Walk, removal: Removal) -> None:
 
 
 def _left(walk: Walk, removal: Removal, heard: set[int]) -> Iterator[Left]:
-    """Channels whose making layer has no weights for them, and that are still there."""
+    """Channels that a layer or its norm makes a constant, and that are still there."""
     channels = walk.channels
+    norms = [r for r in walk.readers if r.kind == "norm"]
     for reader in walk.readers:
         if reader.kind == "norm":
             continue
+        own = list(reader.outputs)
+        dead = {i for i, yes in enumerate(_silent(walk.model, reader)) if yes}
+        for norm in norms:
+            if list(norm.inputs) == own:
+                dead |= {i for i, yes in enumerate(_silent(walk.model, norm)) if yes}
         counts: dict[str, int] = {}
-        for channel in _dead(walk.model, reader):
+        for channel in (own[i] for i in dead):
             if channels.find(channel) not in removal.gone:
                 why = _why(channels, channel, heard)
                 counts[why] = counts.get(why, 0) + 1
@@ -132,15 +141,18 @@ def _why(channels: Channels, channel: int, heard: set[int]) -> str:
     if pinned is not None:
         return pinned
     if channels.find(channel) in heard:
-        return "what they hold after bias and norm, or what is added to them, is read"
+        return "what they hold after bias and norm, or what is added to it, is read"
     return "a layer cannot be empty, nor its groups of different widths"
 
 
-def _dead(model: nn.Module, reader: Reader) -> list[int]:
-    weight = model.get_submodule(reader.path).weight.detach()  # type: ignore[union-attr,operator]
+def _silent(model: nn.Module, reader: Reader) -> list[bool]:
+    """Which outputs of a layer, or of a norm, do not depend on its input."""
+    module: Any = model.get_submodule(reader.path)
+    if module.weight is None:  # a norm without a scale
+        return [False] * len(reader.outputs)
+    weight = module.weight.detach()
     if reader.kind == "transposed":
-        per_group = weight.shape[0] // reader.groups
-        parts = weight.view(reader.groups, per_group, *weight.shape[1:]).transpose(1, 2)
+        parts = weight.view(reader.groups, -1, *weight.shape[1:]).transpose(1, 2)
         weight = parts.reshape(-1, *parts.shape[2:])
-    empty = weight.abs().flatten(1).amax(1) == 0
-    return [c for c, yes in zip(reader.outputs, torch.atleast_1d(empty).tolist(), strict=True) if yes]
+    silent: list[bool] = (weight.abs().reshape(len(weight), -1).amax(1) == 0).tolist()
+    return silent
