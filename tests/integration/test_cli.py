@@ -21,7 +21,7 @@ def run(*words: str) -> str:
 
 def test_help_teaches():
     text = run("--help")
-    assert all(command in text for command in ("demo", "profile", "budget", "import-str"))
+    assert all(command in text for command in ("demo", "profile", "budget", "import-str", "export", "bench"))
     assert "1,3,224,224" in run("profile", "--help")
     assert "(0, 1)" in run("budget", "allocate", "--help")
     assert run("--version").strip() == __version__
@@ -29,7 +29,7 @@ def test_help_teaches():
 
 @pytest.mark.slow
 def test_the_demo_ends_with_a_page_about_its_run(tmp_path):
-    text = run("demo", "--out", str(tmp_path / "run"))
+    text = run("demo", "--out", str(tmp_path / "run"), "--no-bench")
     page = (tmp_path / "run" / "report.html").read_text()
     assert f"open {(tmp_path / 'run' / 'report.html').as_uri()}" in text
     assert "was trained on digits and made sparse by the method str" in page

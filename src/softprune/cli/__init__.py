@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import budget, compare, methods, model, paper, reporting, sweep, training, watch
+from softprune.cli import bench, budget, compare, export, methods, model, paper, reporting, sweep, training, watch
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -28,6 +28,8 @@ for command in (
     training.recipes,
     training.evaluate,
     training.bake,
+    export.export,
+    bench.bench,
     methods.methods,
     model.profile,
 ):

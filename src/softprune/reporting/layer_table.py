@@ -25,22 +25,25 @@ _COLUMNS = (
     Column("L1 norm", "number", "sum of the sizes of the weights that are left"),
 )
 
+_TIME = Column("microseconds", "number", "measured time of the layer, one sample")
+
 
 def layer_table(runs: Sequence[Run], against: Sequence[Budget] = ()) -> Table:
     """Every layer with all its numbers at the end; of several runs one after the other."""
     several = len(runs) > 1
-    rows = [(name, row) for run, name in named(runs, "") for row in _rows(run, against)]
+    timed = any(run.latency is not None and run.latency.microseconds for run in runs)
+    rows = [(name, row) for run, name in named(runs, "") for row in _rows(run, against, timed=timed)]
     others = tuple(Column(f"sparsity, {budget.source}", "percent") for budget in against)
     return Table(
         name="layer-table",
         caption="Every layer after the last logged epoch, in the order of the network.",
-        columns=((Column("run"),) if several else ()) + _COLUMNS + others,
+        columns=((Column("run"),) if several else ()) + _COLUMNS + ((_TIME,) if timed else ()) + others,
         rows=tuple(((name, *row) if several else row) for name, row in rows),
         groups=tuple(name for name, _ in rows) if several else (),
     )
 
 
-def _rows(run: Run, against: Sequence[Budget]) -> Iterator[tuple[Value, ...]]:
+def _rows(run: Run, against: Sequence[Budget], *, timed: bool) -> Iterator[tuple[Value, ...]]:
     costs = tensor_costs([run])
     densities = last_densities(run)
     last = {name: rows[-1] for name, rows in run.layers.items()}
@@ -60,6 +63,7 @@ def _rows(run: Run, against: Sequence[Budget]) -> Iterator[tuple[Value, ...]]:
             _whole(left),
             left / total if left is not None and total else None,
             row.l1_active if row else None,
+            *((run.latency.layer(name) if run.latency else None,) if timed else ()),
             *(1 - budget[name] if name in budget else None for budget in against),
         )
 

@@ -14,6 +14,7 @@ from softprune.budget.files import write_text
 from softprune.reporting.chart import Chart
 from softprune.reporting.charts import CHARTS, tells_something
 from softprune.reporting.curves import named
+from softprune.reporting.latency import latency_table
 from softprune.reporting.layer_table import layer_table, run_table
 from softprune.reporting.layerwise import layer_macs, layer_sparsity
 from softprune.reporting.page import refuse_place, render
@@ -46,6 +47,7 @@ def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: 
         training=[charts[name] for name in TRAINING if name in charts],
         thresholds=[charts[name] for name in THRESHOLDS if name in charts],
         layers=layers,
+        latency=latency_table([(run.latency, name) for run, name in named(runs, runs[0].name) if run.latency]),
         table=table if table.rows else None,
         follow=follow if not all(run.finished for run in runs) else 0,
     )

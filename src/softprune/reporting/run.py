@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from softprune.budget.budget import Budget
+from softprune.reporting.latency import LATENCY, Latency, read_latency
 from softprune.reporting.naming import goal_text, label, method_name, model_name
 from softprune.reporting.reading import known, number, read_object, read_rows, read_table
 
@@ -54,6 +55,7 @@ class Run:
         layers: the rows of layers.csv by tensor, in order.
         budget: budget.json; None if there is none that can be read.
         problems: what could not be read, a sentence each.
+        latency: what was measured of its network; None if nothing was.
     """
 
     path: Path
@@ -66,6 +68,7 @@ class Run:
     layers: Mapping[str, tuple[Layer, ...]]
     budget: Budget | None
     problems: tuple[str, ...]
+    latency: Latency | None = None
 
     @property
     def method(self) -> str:
@@ -145,6 +148,7 @@ def read_run(path: Path) -> Run:
     problems: list[str] = []
     config = read_object(path / CONFIG, problems)
     rows = read_rows(path / "metrics.jsonl", problems)
+    latency = read_latency(path / LATENCY, problems)
     return Run(
         path=path,
         name=path.resolve().name,
@@ -156,6 +160,7 @@ def read_run(path: Path) -> Run:
         layers=_layers(path / "layers.csv", problems),
         budget=_budget(path / "budget.json", problems, dense=method_name(config) == "dense"),
         problems=tuple(problems),
+        latency=latency,
     )
 
 

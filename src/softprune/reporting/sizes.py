@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from softprune.reporting.reading import known, read_object
 from softprune.reporting.run import Run
 
 FLOAT = 4  # bytes of a weight
@@ -43,12 +42,6 @@ def checkpoint(run: Run) -> Path | None:
         found = folder / Path(named).name
         return found if found.is_file() else None
     return max(folder.glob("step-*.safetensors"), default=None)
-
-
-def latency(run: Run) -> dict[str, float]:
-    """Measured milliseconds by name, from ``latency.json``; empty if nothing was measured."""
-    read = read_object(run.path / "latency.json", [], optional=True)
-    return {name: value for name, given in read.items() if name.endswith("_ms") and (value := known(given)) is not None}
 
 
 def size_text(count: int) -> str:

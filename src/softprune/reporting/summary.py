@@ -9,7 +9,7 @@ from softprune.budget.goals import Sparsity
 from softprune.reporting.naming import section
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
-from softprune.reporting.sizes import checkpoint, dense_bytes, latency, packed_bytes, size_text
+from softprune.reporting.sizes import checkpoint, dense_bytes, packed_bytes, size_text
 from softprune.reporting.svg.scale import short
 from softprune.reporting.tabular import shown
 
@@ -169,5 +169,12 @@ def _sizes(run: Run) -> Iterator[Card]:
 
 
 def _latency(run: Run) -> Iterator[Card]:
-    for name, value in latency(run).items():
+    if run.latency is None:
+        return
+    for name, value in run.latency.named.items():
         yield Card(f"Latency: {name.removesuffix('_ms').replace('_', ' ')}", f"{value:.4g} ms", "measured")
+    if run.latency.standings:
+        ours, *others = run.latency.standings
+        rival = min(others, key=lambda other: other.best, default=None)
+        beside = "" if rival is None else f"{rival.best / ours.best:.2f} times as fast as {rival.engine}"
+        yield Card("Time of a call", f"{ours.best:.4g} ms", beside or run.latency.conditions)

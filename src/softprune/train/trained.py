@@ -17,6 +17,7 @@ from softprune.train.config import RunConfig
 from softprune.train.data.source import Source
 from softprune.train.evaluation import Score, evaluate
 from softprune.train.length import stretch
+from softprune.train.plain import PlainNetwork
 from softprune.train.processes import Processes, join_processes
 from softprune.train.run import open_source
 from softprune.train.run_folder import CONFIG, LAYERS, RunFolder
@@ -52,10 +53,24 @@ def bake_run(folder: Path, out: Path, *, best: bool = False) -> Budget | None:
 
 def plain_weights(folder: Path) -> dict[str, Tensor]:
     """What `bake_run` would write of the last whole checkpoint, on the CPU; every process may ask by itself."""
+    return dict(plain_run(folder).module.state_dict())
+
+
+def plain_run(folder: Path, *, best: bool = False) -> PlainNetwork:
+    """The network of a run's last whole checkpoint, or of its best, as a plain module on the CPU.
+
+    Args:
+        folder: a run folder.
+        best: take the checkpoint of the best epoch.
+
+    Raises:
+        ValueError: if there is no such checkpoint.
+    """
     config = RunConfig.load(RunFolder.open(folder).path / CONFIG)
     alone = Processes(rank=0, world=1, device=torch.device("cpu"))
-    parts = _load(folder, config, open_source(config), alone, best=False)
-    return dict(_plain(parts).state_dict())
+    source = open_source(config)
+    parts = _load(folder, config, source, alone, best=best)
+    return PlainNetwork(_plain(parts).eval(), source.example_shape, config.model.name, config.model.args)
 
 
 def _plain(parts: Assembly) -> nn.Module:

@@ -42,18 +42,19 @@ def export_onnx(module: nn.Module, path: str | os.PathLike[str], *, example: Exa
     target = Path(path)
     if target.suffix != ".onnx":
         raise ValueError(f"the file must end in .onnx, got {target.name!r}")
-    onnx = _onnx()
+    onnx = require_onnx()
     model = to_onnx(onnx, to_graph(module, example), sparse=sparse)
     onnx.checker.check_model(model)
     write_whole(target, lambda part: part.write_bytes(model.SerializeToString(deterministic=True)))
     return target
 
 
-def _onnx() -> Any:
+def require_onnx() -> Any:
+    """The package onnx, or an error that says how to install it."""
     try:
         return import_module("onnx")
     except ImportError as error:
-        raise ImportError("export_onnx needs the package onnx: pip install 'softprune[onnx]'") from error
+        raise ImportError("ONNX files need the package onnx: pip install 'softprune[onnx]'") from error
 
 
 def to_onnx(onnx: Any, graph: Graph, *, sparse: bool) -> Any:
