@@ -18,6 +18,8 @@ _HOMES = {
     "Flops": "softprune.budget.goals",
     "ForecastWarning": "softprune.core.forecasting.outlook",
     "GMP": "softprune.methods",
+    "Latency": "softprune.budget.goals",
+    "LatencyTable": "softprune.budget.latency",
     "Params": "softprune.budget.goals",
     "Profile": "softprune.budget.costs",
     "Rule": "softprune.core.rule",

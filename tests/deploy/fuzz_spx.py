@@ -9,6 +9,7 @@ process with its runtime preloaded. Half of the mutations change bytes, half cha
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import random
@@ -44,13 +45,16 @@ def seeds(folder: Path) -> list[Path]:
         "b": sparse(generator, (8, 8, 1, 1)),
         "c": sparse(generator, (8, 8, 3, 3)),
         "d": sparse(generator, (5, 8)),
+        "e": sparse(generator, (8, 1, 3, 3)),
         "s": np.ones(8, np.float32),
     }
     image = [
         op("conv2d", ["x"], "a", weight="a", stride=[2, 2], padding=[1, 1], **conv),
         op("conv2d", ["a"], "b", weight="b", stride=[1, 1], padding=[0, 0], **conv),
         op("conv2d", ["b"], "c", weight="c", stride=[1, 1], padding=[1, 1], **{**conv, "residual": "a"}),
-        op("conv_transpose2d", ["c"], "t", weight="b", stride=[2, 2], padding=[0, 0], output_padding=[1, 1], **conv),
+        op("conv2d", ["c"], "d", weight="e", stride=[1, 1], padding=[1, 1], **{**conv, "groups": 8}),
+        op("conv2d", ["d"], "e", weight="e", stride=[2, 2], padding=[1, 1], **{**conv, "groups": 8}),
+        op("conv_transpose2d", ["e"], "t", weight="b", stride=[2, 2], padding=[0, 0], output_padding=[1, 1], **conv),
         op("max_pool2d", ["t"], "p", kernel=[3, 3], stride=[2, 2], padding=[1, 1], dilation=[1, 1], ceil_mode=True),
         op("resize", ["p"], "r", size=[5, 7], mode="bilinear", align_corners=False),
         op("scale_shift", ["r"], "n", scale="s", shift="s"),
@@ -126,7 +130,7 @@ def _change(node: Any, dice: random.Random) -> None:
         elif dice.random() < 0.1 and isinstance(node, dict):
             del node[key]
         else:
-            node[key] = dice.choice(NUMBERS)
+            node[key] = copy.deepcopy(dice.choice(NUMBERS))  # lists and dictionaries may be changed in turn
         return
 
 

@@ -71,10 +71,14 @@ def test_a_budget_comes_from_a_file_a_run_folder_or_the_published_ones(tmp_path)
     [
         (["goal=95"], "goal.sparsity", "it is a fraction, write 0.95"),
         (["goal=true"], "goal", "not a section of keys"),
-        (["goal={}"], "goal", "needs one of sparsity, params and flops (or a budget file), got none"),
+        (["goal={}"], "goal", "needs one of sparsity, params, flops and latency (or a budget file), got none"),
         (["goal={params: 5, flops: 5}"], "goal", "got params and flops"),
         (["goal={budget: erk}"], "goal", "got none"),
-        (["goal={budget: my.json, sparsity: 0.5, params: 5}"], "goal", "one of sparsity, params and flops at most"),
+        (
+            ["goal={budget: my.json, sparsity: 0.5, params: 5}"],
+            "goal",
+            "one of sparsity, params, flops and latency at most",
+        ),
         (["goal={flops: 5, scope: all}"], "goal", "scope all is for sparsity and params"),
         (["goal={sparsity: 0.5, budget: uniform, scope: all}"], "goal", "scope all is for sparsity and params"),
         (["goal={sparsity: 0.5, ramp: constant, end: 0.5}"], "goal", "end has no effect with a constant ramp"),

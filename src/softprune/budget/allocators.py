@@ -3,10 +3,20 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.goals import Flops, Goal, Params, Sparsity, require_managed, require_reachable
+from softprune.budget.goals import (
+    Flops,
+    Goal,
+    Latency,
+    Params,
+    Sparsity,
+    require_in_time,
+    require_managed,
+    require_reachable,
+)
 
 # Halvings of the searched interval: more than the bits of a float, so that the search is exact.
 BISECTIONS = 80
@@ -18,7 +28,8 @@ def uniform(profile: Profile, goal: Goal, *, dense: Sequence[str] = ()) -> Budge
     Args:
         profile: what the tensors cost.
         goal: ``Sparsity`` counts the tensors that are not ``dense``; ``Params`` counts all tensors;
-            ``Flops`` counts everything: all tensors, the other layers and the average pools.
+            ``Flops`` counts everything: all tensors, the other layers and the average pools, and so does ``Latency``
+            with the times of its table.
         dense: names or shell-style patterns of tensors kept whole.
 
     Example:
@@ -110,7 +121,8 @@ def scaled(profile: Profile, goal: Goal, *, like: Budget) -> Budget:
             )
         densities = share(kept)
     else:
-        densities = _solve(rest, goal, free=free, share=share)
+        empty = {t.name: 0.0 for t in profile if like[t.name] == 0}
+        densities = _solve(rest, goal, free=free, share=share, empty=empty)
     return _budget(profile, {name: densities.get(name, 0.0) for name in profile.names}, f"{like.source}, {goal}")
 
 
@@ -131,26 +143,45 @@ def _shared(raw: Mapping[str, float], tensors: Sequence[TensorCost], kept: float
 
 def _solve(
     profile: Profile,
-    goal: Params | Flops,
+    goal: Params | Flops | Latency,
     *,
     free: Sequence[TensorCost],
     share: Callable[[float], Mapping[str, float]],
+    empty: Mapping[str, float] = MappingProxyType({}),
 ) -> Mapping[str, float]:
-    """The shares at which the total meets ``goal``; every density must grow with the weights shared."""
+    """The shares at which the total meets ``goal``; every density must grow with the weights shared.
+
+    ``empty`` names tensors without a weight left, which still take time.
+    """
     weights = sum(t.params for t in free)
     if isinstance(goal, Params):
         whole = profile.params - weights
         require_reachable(goal, whole, high=profile.params)
         return share(goal.count - whole)
+    if isinstance(goal, Latency):
+        table = goal.table
+        table.require({t.name: t.shape for t in profile})
+        least = table.total({**dict.fromkeys((t.name for t in free), 0.0), **empty})
+        require_in_time(goal, least, high=table.total(empty))
+        return _bisected(share, weights, lambda d: table.total({**_capped(d), **empty}), goal.seconds)
     total = profile.total_macs()
     prunable = sum(t.macs for t in free)
     require_reachable(goal, total - prunable, high=total)
     wanted = goal.macs - (total - prunable)
+    return _bisected(share, weights, lambda d: math.fsum(d[t.name] * t.macs for t in free), wanted)
+
+
+def _bisected(
+    share: Callable[[float], Mapping[str, float]],
+    weights: int,
+    total: Callable[[Mapping[str, float]], float],
+    wanted: float,
+) -> Mapping[str, float]:
+    """The shares of the fewest weights whose total is what is wanted; all of them if that is less."""
     low, high = 0.0, float(weights)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        densities = share(middle)
-        if math.fsum(densities[t.name] * t.macs for t in free) < wanted:
+        if total(share(middle)) < wanted:
             low = middle
         else:
             high = middle
@@ -167,5 +198,9 @@ def _free(profile: Profile, goal: Goal, dense: Sequence[str]) -> list[TensorCost
 
 
 def _budget(profile: Profile, densities: Mapping[str, float], source: str) -> Budget:
-    # The last bit of a quotient may pass 1.
-    return Budget({n: min(1.0, densities.get(n, 1.0)) for n in profile.names}, profile, source)
+    return Budget(_capped({n: densities.get(n, 1.0) for n in profile.names}), profile, source)
+
+
+def _capped(densities: Mapping[str, float]) -> dict[str, float]:
+    """The last bit of a quotient may pass 1."""
+    return {name: min(1.0, density) for name, density in densities.items()}

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
 
+from softprune.budget.latency import LatencyTable
+
 # What is counted: the managed weights alone, as in the paper, or every parameter of the model.
 Scope = Literal["managed", "all"]
 
@@ -75,17 +77,56 @@ class Flops:
         object.__setattr__(self, "macs", _whole(self.macs, "Flops", "multiply-adds"))
 
 
-Goal = Sparsity | Params | Flops
+@dataclass(frozen=True)
+class Latency:
+    """The milliseconds that one call of the engine shall take, as a table of measured times predicts it.
+
+    Fixed times belong to the total: layers without a row, tensors that are left dense, the call itself.
+
+    Args:
+        ms: milliseconds for one call with the batch and the threads of the table.
+        table: of the network, as ``softprune bench --table`` measures it.
+
+    Example:
+        >>> from softprune.budget.latency import LatencyTable, LayerTime
+        >>> layer = LayerTime("fc.weight", (10, 8), (0.1, 1.0), (0.002, 0.011))
+        >>> table = LatencyTable((layer,), fixed=0.001, processor="a", level="avx2", threads=1, batch=1)
+        >>> Latency(7, table).seconds
+        0.007
+    """
+
+    ms: float
+    table: LatencyTable
+
+    def __post_init__(self) -> None:
+        ms = _number(self.ms, "Latency")
+        if ms <= 0:
+            raise ValueError(f"Latency needs a positive number of milliseconds, got {ms:g}")
+        if not isinstance(self.table, LatencyTable):
+            raise TypeError(f"Latency needs a table: Latency({ms:g}, LatencyTable.load(path)), got {self.table!r}")
+        object.__setattr__(self, "ms", ms)
+
+    def __repr__(self) -> str:
+        """Short, and the same for equal tables alone: checkpoints are compared by it."""
+        return f"Latency(ms={self.ms!r}, table {self.table.digest})"
+
+    @property
+    def seconds(self) -> float:
+        """The same in seconds, as tables have it."""
+        return self.ms / 1000.0
+
+
+Goal = Sparsity | Params | Flops | Latency
 
 
 def checked_goal(value: object) -> Goal:
     """The value itself, if it is a goal; a bare number most likely meant one."""
-    if isinstance(value, Sparsity | Params | Flops):
+    if isinstance(value, Sparsity | Params | Flops | Latency):
         return value
     hint = ""
     if isinstance(value, int | float) and not isinstance(value, bool):
         hint = f"; did you mean Sparsity({value})?" if 0 < value < 1 else f"; did you mean Params({value})?"
-    raise TypeError(f"a goal is Sparsity(...), Params(...) or Flops(...), got {value!r}{hint}")
+    raise TypeError(f"a goal is Sparsity(...), Params(...), Flops(...) or Latency(...), got {value!r}{hint}")
 
 
 def require_reachable(goal: Params | Flops, low: float, *, high: float) -> None:
@@ -98,9 +139,20 @@ def require_reachable(goal: Params | Flops, low: float, *, high: float) -> None:
         )
 
 
+def require_in_time(goal: Latency, low: float, *, high: float) -> None:
+    """Refuse milliseconds outside ``(low, high]``, the seconds that some set of densities can reach."""
+    if not low < goal.seconds <= high:
+        # Rounded inwards, so that what the message proposes works.
+        least, most = math.ceil(low * 1e7) / 1e4, math.floor(high * 1e7) / 1e4
+        raise ValueError(
+            f"{goal} cannot be reached: its table reaches from {least:,.4f} to {most:,.4f} milliseconds with "
+            f"{goal.table.threads} threads and a batch of {goal.table.batch}"
+        )
+
+
 def require_managed(goal: Goal) -> None:
     """Refuse ``scope="all"`` where only the tensors of a profile are known."""
-    if not isinstance(goal, Flops) and goal.scope != "managed":
+    if isinstance(goal, Sparsity | Params) and goal.scope != "managed":
         raise ValueError(f'{goal} counts parameters that an allocator does not see: leave out scope="all"')
 
 

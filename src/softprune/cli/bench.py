@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from softprune.cli.model import InputShape
 from softprune.cli.terminal import console, errors, number, table
 
 # Columns from which on there is room for the kernel of each layer.
@@ -47,13 +48,32 @@ def bench(
     ] = True,
     layers: Annotated[bool, typer.Option(help="Time every layer by itself too.")] = True,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write everything to this JSON file.")] = None,
+    to_table: Annotated[
+        Path | None,
+        typer.Option(
+            "--table",
+            help="Instead, measure every layer at five densities and write this table of times, for goals in "
+            "milliseconds; the network is then a name as for softprune profile, zoo:NAME, or a run folder.",
+        ),
+    ] = None,
+    shape: InputShape = None,
 ) -> None:
     """Time a sparse network on this machine: against other engines, and layer by layer.
 
     softprune bench model.spx --against onnxruntime,openvino
 
     softprune bench zoo:resnet50/str-90.23 --threads 2 --out bench.json
+
+    softprune bench resnet50 --table table.json
     """
+    if to_table is not None:
+        from softprune.cli.timing import write_latency
+
+        refuse_beside_table({"--against": against, "--out": out})
+        write_latency(network, to_table, batch=batch, threads=threads, shape=shape, size=size, tune=tune)
+        return
+    if shape is not None:
+        raise ValueError("--input goes with --table: a file, or --size for a network of the zoo, says what it takes")
     from softprune.deploy.bench import bench as measure
     from softprune.deploy.bench.output import check_target, write_bench
 
@@ -75,6 +95,12 @@ def bench(
     print_bench(result)
     if out is not None:
         console.print(f"wrote {write_bench(result, out)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def refuse_beside_table(options: Mapping[str, object]) -> None:
+    """A table of times is made without other engines."""
+    if given := [name for name, value in options.items() if value is not None]:
+        raise ValueError(f"{given[0]} has no effect with --table: leave it out")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from softprune.cli.model import InputShape, ModelName, count
 from softprune.cli.terminal import console, number, table
+from softprune.cli.timing import print_facts, print_timing
 
 if TYPE_CHECKING:
     from softprune.budget.budget import Budget
@@ -34,11 +35,21 @@ def list_published() -> None:
 
 
 @app.command()
-def show(where: Where) -> None:
+def show(
+    where: Where,
+    latency: Annotated[
+        Path | None, typer.Option(help="Also show what a table of times says of it (softprune bench --table).")
+    ] = None,
+) -> None:
     """Show a budget tensor by tensor."""
-    from softprune import Budget
+    from softprune import Budget, LatencyTable
 
-    print_budget(Budget.load(where))
+    budget = Budget.load(where)
+    timing = None if latency is None else (found := LatencyTable.load(latency)).of(budget)
+    print_budget(budget)
+    if timing is not None:
+        print_facts(found)
+        print_timing(timing)
 
 
 @app.command()
@@ -67,6 +78,8 @@ def allocate(
     sparsity: Annotated[float | None, typer.Option(help="Fraction of zeros, in (0, 1).")] = None,
     params: Annotated[float | None, typer.Option(help="Weights to keep.")] = None,
     flops: Annotated[float | None, typer.Option(help="Multiply-adds to keep.")] = None,
+    ms: Annotated[float | None, typer.Option(help="Milliseconds of a call; needs --latency.")] = None,
+    latency: Annotated[Path | None, typer.Option(help="The table of times for --ms (softprune bench --table).")] = None,
     by: Annotated[Literal["uniform", "erk"], typer.Option(help="How to share it out.")] = "uniform",
     dense: Annotated[list[str] | None, typer.Option(help="Tensor or glob to keep dense; may be repeated.")] = None,
     like: Annotated[
@@ -78,12 +91,16 @@ def allocate(
     """Share a total out over the tensors of a network: the same density everywhere, Erdos-Renyi-kernel (ERK), or in the
     proportions of another budget.
     """
-    from softprune import Budget, Flops, Params, Sparsity, erk, scaled, uniform
+    from softprune import Budget, Flops, Latency, LatencyTable, Params, Sparsity, erk, scaled, uniform
 
     wishes = ((Sparsity, sparsity), (Params, params), (Flops, flops))
     goals: list[Any] = [kind(value) for kind, value in wishes if value is not None]
+    if (ms is None) != (latency is None):
+        raise ValueError("--ms and --latency go together: a goal in milliseconds needs a table of times")
+    if ms is not None and latency is not None:
+        goals.append(Latency(ms, LatencyTable.load(latency)))
     if len(goals) != 1:
-        raise ValueError(f"name one goal, --sparsity, --params or --flops; got {len(goals)}")
+        raise ValueError(f"name one goal, --sparsity, --params, --flops or --ms; got {len(goals)}")
     if like is not None and dense:
         raise ValueError("--dense has no effect with --like, whose budget says what each tensor keeps")
     if like is not None:

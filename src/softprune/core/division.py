@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from softprune.budget.goals import Flops, Goal, Params
+from softprune.budget.goals import Flops, Goal, Latency, Params
 from softprune.methods.base import Method, Target, Total, generator
 from softprune.methods.shares import share_out
 from softprune.methods.transforms import Transform
@@ -38,8 +38,9 @@ def divide(goal: Goal, sizes: Mapping[str, int]) -> dict[str, int]:
     >>> divide(Params(5), {"a": 10, "b": 20, "c": 3})
     {'a': 1, 'b': 3, 'c': 1}
     """
-    if isinstance(goal, Flops):
-        raise ValueError(f"{goal} counts multiply-adds: divide it first, as in budget=uniform(profile, {goal})")
+    if isinstance(goal, Flops | Latency):
+        what = "multiply-adds" if isinstance(goal, Flops) else "milliseconds"
+        raise ValueError(f"{goal} counts {what}: divide it first, as in budget=uniform(profile, goal)")
     if goal.scope != "managed":
         raise ValueError(f'{goal} counts all parameters, these masks know the managed ones only: leave out scope="all"')
     count = sum(sizes.values())

@@ -45,8 +45,9 @@ def sparsify(
     Args:
         model: any module; wrap it (DistributedDataParallel, fully_shard, torch.compile) afterwards.
         method: such as `STR(s_init=-3200)`.
-        goal: the total that training shall end with, exactly: `Sparsity(0.95)`, `Params(500_000)`, or `Flops(40e6)`
-            (which needs `example`). A rule may give its tensors a goal of their own.
+        goal: the total that training shall end with, exactly: `Sparsity(0.95)`, `Params(500_000)`, `Flops(40e6)`
+            (which needs `example`), or `Latency(3.5, table)` in milliseconds. A rule may give its tensors a goal of
+            their own.
         budget: instead of a goal, the density that each managed tensor shall end with: `uniform(...)`, `erk(...)`, one
             from a file, or one that another training has learnt.
         schedule: how the goal or the budget is approached; what the method proposes by default, for most of them

@@ -56,6 +56,7 @@ def label(config: Mapping[str, Any]) -> str:
     more = [
         str(method["granularity"]) if method.get("granularity") not in (None, "tensor") else "",
         "flops" if goal.get("flops") is not None else "",
+        "latency" if goal.get("latency") is not None else "",
         "all parameters" if goal.get("scope") == "all" else "",
         "fine-tuned" if section(config, "model").get("weights") else "",
     ]
@@ -68,6 +69,8 @@ def goal_text(config: Mapping[str, Any]) -> str:
     Example:
         >>> goal_text({"goal": {"sparsity": 0.9023}}), goal_text({"goal": {"flops": 330554}})
         ('90.23 % sparsity', '330,554 multiply-adds')
+        >>> goal_text({"goal": {"latency": {"ms": 3.5}}})
+        '3.5 ms'
     """
     goal = section(config, "goal")
     share = known(config.get("goal") if not goal else goal.get("sparsity"))
@@ -78,4 +81,6 @@ def goal_text(config: Mapping[str, Any]) -> str:
         return f"{kept:,.0f} {'parameters' if scope else 'weights'}"
     if (macs := known(goal.get("flops"))) is not None:
         return f"{macs:,.0f} multiply-adds"
+    if (ms := known(section(goal, "latency").get("ms"))) is not None:
+        return f"{ms:g} ms"
     return f"budget {goal['budget']}" if goal.get("budget") else ""

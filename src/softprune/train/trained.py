@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from softprune.budget.budget import Budget
 from softprune.core.bake import bake
 from softprune.core.state_file import write_tensors
+from softprune.nn.catalog import build
 from softprune.train.assembly import Assembly, assemble
 from softprune.train.checkpoints import BEST, Checkpoints, load_weights, read_checkpoint
 from softprune.train.config import RunConfig
@@ -71,6 +72,12 @@ def plain_run(folder: Path, *, best: bool = False) -> PlainNetwork:
     source = open_source(config)
     parts = _load(folder, config, source, alone, best=best)
     return PlainNetwork(_plain(parts).eval(), source.example_shape, config.model.name, config.model.args)
+
+
+def network_of(folder: Path) -> tuple[nn.Module, Tensor]:
+    """The network of a run as it was built, without what it has learnt, and one input."""
+    config = RunConfig.load(RunFolder.open(folder).path / CONFIG)
+    return build(config.model.name, config.model.args), torch.zeros(open_source(config).example_shape)
 
 
 def _plain(parts: Assembly) -> nn.Module:

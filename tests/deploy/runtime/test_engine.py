@@ -14,9 +14,9 @@ import pytest
 from spx_compare import difference, reference, sparse
 from spx_files import op, write_net
 
+from softprune.deploy.runtime.choice import Choice
 from softprune.deploy.runtime.engine import Engine, KernelWarning, load
 from softprune.deploy.runtime.library import library
-from softprune.deploy.runtime.site import Choice
 from softprune.deploy.runtime.tune import BANDS
 
 REST = {"bias": None, "activation": "relu", "residual": None}

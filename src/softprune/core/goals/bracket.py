@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from softprune.core.goals.layout import Rows
+from softprune.core.goals.price import Price, in_order
 from softprune.core.goals.sweep import Array, numbers
 
 # Keys looked at to guess where the border lies, and how many weights a moving threshold would meet (of all tensors,
@@ -91,28 +92,30 @@ def sample(w: Rows, scale: Array, stride: int) -> Sample:
     return Sample(size, scale[row], step, row)
 
 
-def sampled(samples: Sequence[Sample], lengths: Sequence[int], costs: Sequence[float], allowed: float) -> Bracket:
+def sampled(samples: Sequence[Sample], lengths: Sequence[int], prices: Sequence[Price], allowed: float) -> Bracket:
     """Three deviations of the sample around its own border.
 
     Args:
         samples: of each tensor.
         lengths: the number of weights of each.
-        costs: what one kept weight of each adds to the total.
+        prices: what the kept weights of each add to the total.
         allowed: the total that may be kept.
     """
     # Of a small model the sample is nearly all: what is sorted here and what is sorted later should be about as much.
     thin = max(1, round(sum(len(s.size) for s in samples) / (2 * sum(lengths) ** (2 / 3))))
     parts = [s.size[::thin] / (s.scale if s.row is None else s.scale[::thin]) for s in samples]
-    stands_for = [cost * n / len(keys) for cost, n, keys in zip(costs, lengths, parts, strict=True)]
+    stands_for = np.concatenate(
+        [in_order(keys, price.sampled(n, len(keys))) for keys, n, price in zip(parts, lengths, prices, strict=True)]
+    )
     key = np.nan_to_num(np.concatenate(parts), nan=0.0, posinf=math.inf)
     order = np.argsort(-key)
-    key, cost = key[order], np.repeat(stands_for, [len(keys) for keys in parts])[order]
+    key, cost = key[order], stands_for[order]
     cumulated = cost.cumsum()
     deviation = 0.0
     if thin > 1 or any(s.step > 1 for s in samples):
         inside = max(1, int(np.count_nonzero(cumulated <= allowed)))
         deviation = 3.0 * math.sqrt(float(np.square(cost[:inside]).sum()))
-    margin = deviation + 2 * max(stands_for)
+    margin = deviation + 2 * float(stands_for.max())
     most = int(np.count_nonzero(cumulated <= allowed - margin))
     least = int(np.count_nonzero(cumulated <= allowed + margin))
     return Bracket(

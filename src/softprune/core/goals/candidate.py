@@ -12,6 +12,7 @@ from torch import Tensor
 
 from softprune.core.goals.bracket import Bracket
 from softprune.core.goals.layout import Rows, rows_of
+from softprune.core.goals.price import Price
 from softprune.core.goals.sweep import Array, Found, find
 
 # Where float16 ends: a weight that is this much larger than its threshold is not zero after subtracting it.
@@ -25,12 +26,12 @@ class Candidate:
     Args:
         w: the raw weights.
         scale: t, positive, of a shape that broadcasts to that of w.
-        cost: what one kept weight adds to the total.
+        price: what its kept weights add to the total.
     """
 
     w: Tensor
     scale: Tensor
-    cost: float = 1.0
+    price: Price = Price()  # noqa: RUF009
     _looks: dict[Bracket, Look] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property

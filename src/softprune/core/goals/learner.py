@@ -80,7 +80,7 @@ def observe(part: Part, *, loss_scale: float = 1.0) -> None:
 
 def _spread(learner: _Learner) -> Tensor:
     """f, flat."""
-    crossing, cost = learner.transform.crossing.flatten(), learner.member.cost
+    crossing, cost = learner.transform.crossing.flatten(), learner.member.price.each
     return crossing if cost == 1.0 else crossing * cost
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
 from softprune.budget.costs import Profile
-from softprune.budget.goals import Flops, Goal, Params, Sparsity, require_reachable
+from softprune.budget.goals import Flops, Goal, Latency
 from softprune.budget.rounds import Staircase
 from softprune.budget.schedules import Constant, Ramp, Schedule, asked
+from softprune.core.goals.allowance import allowance, prices_of
 from softprune.core.goals.bracket import Trail
+from softprune.core.goals.price import Price, equal_density
 from softprune.methods.base import Method, Target
 from softprune.methods.transforms import SolvedThreshold
 
@@ -28,13 +31,13 @@ class Member:
     Args:
         target: the tensor.
         method: says how its thresholds are learnt.
-        cost: what one kept weight adds to the total.
+        price: what its kept weights add to the total.
         floor: the number of its largest weights that stay whatever happens.
     """
 
     target: Target
     method: Method
-    cost: float
+    price: Price
     floor: int
 
 
@@ -48,6 +51,7 @@ class Part:
         members: the tensors.
         full: total cost with every weight kept.
         final: total cost allowed once the goal holds.
+        density: that of all tensors with which the goal would hold if it were the same for all.
         trail: where the last solutions lay, which makes the next one faster and changes nothing else.
     """
 
@@ -56,12 +60,26 @@ class Part:
     members: tuple[Member, ...]
     full: float
     final: float
+    density: float
     trail: Trail = field(default_factory=Trail)
 
     def allowed(self, progress: float) -> float:
         """The total that may be kept at this point of the training."""
-        exact = self.full - (self.full - self.final) * asked(self.schedule, progress)
+        share = asked(self.schedule, progress)
+        if isinstance(self.goal, Latency):
+            return self._in_time(share)
+        exact = self.full - (self.full - self.final) * share
         return exact if isinstance(self.goal, Flops) else round(exact)
+
+    def _in_time(self, share: float) -> float:
+        """The time at the density that a uniform network would have by now.
+
+        Time hardly falls while a dense kernel is the faster one: a total that fell evenly in time would take most of
+        the weights at the first step.
+        """
+        if share == 1.0:
+            return self.final
+        return _total(self.members, 1.0 - (1.0 - self.density) * share)
 
     def on(self, targets: Sequence[Target]) -> Part:
         """The same part of a copy of the model; what was learnt about the distribution goes with it."""
@@ -99,8 +117,8 @@ class Part:
     def met(self, progress: float) -> bool:
         """Whether the weights in use now cost what is allowed, to the cost of one weight."""
         kept = [int(torch.count_nonzero(m.target.effective)) for m in self.members]
-        spent = sum(n * m.cost for n, m in zip(kept, self.members, strict=True))
-        return self.allowed(progress) - max(m.cost for m in self.members) < spent <= self.allowed(progress)
+        spent = sum(m.price.of(n) for n, m in zip(kept, self.members, strict=True))
+        return self.allowed(progress) - max(m.price.most for m in self.members) < spent <= self.allowed(progress)
 
     def __str__(self) -> str:
         """The same for equal parts in any process, as a checkpoint needs it."""
@@ -135,47 +153,37 @@ def make_part(
         raise ValueError(
             f"the schedule asks for {asked(schedule, 1.0):.4g} of the goal at the end of the training, not for all"
         )
-    names = [target.name for target, _ in chosen]
-    sizes = [target.shape.numel() for target, _ in chosen]
-    costs = [1.0] * len(chosen)
-    count = sum(sizes)
-    if isinstance(goal, Flops):
-        fixed = profile.total_macs() - sum(profile[name].macs for name in names)
-        require_reachable(goal, fixed, high=profile.total_macs())
-        costs = [profile[name].macs / size for name, size in zip(names, sizes, strict=True)]
-        final = float(goal.macs - fixed)
-    elif isinstance(goal, Params):
-        outside = other_params if goal.scope == "all" else 0
-        require_reachable(goal, outside, high=count + outside)
-        final = float(goal.count - outside)
-    else:
-        final = float(_kept(goal, count, other_params))
-    full = sum(size * cost for size, cost in zip(sizes, costs, strict=True))
-    members = tuple(
-        Member(target, method, cost, _floor(method, target.shape.numel(), final / full))
-        for (target, method), cost in zip(chosen, costs, strict=True)
-    )
-    least = sum(m.floor * m.cost for m in members)
-    if least > final:
-        raise ValueError(
-            f"{goal} leaves {final:,.0f} to keep, but the floors of the {len(members)} tensors (min_keep) take "
-            f"{least:,.0f}: lower min_keep, or ask for less"
-        )
+    sizes = {target.name: target.shape.numel() for target, _ in chosen}
+    if isinstance(goal, Latency):
+        goal.table.require({target.name: tuple(target.shape) for target, _ in chosen})
+    prices = prices_of(goal, sizes, profile)
+    final = allowance(goal, sizes, profile, other_params)
+    members = tuple(Member(target, method, prices[target.name], floor=0) for target, method in chosen)
+    full = sum(m.price.of(sizes[m.target.name]) for m in members)
+    density = final / full
+    if isinstance(goal, Latency):
+        density = equal_density(partial(_total, members), final)
+    members = tuple(replace(m, floor=_floor(m.method, sizes[m.target.name], density)) for m in members)
+    _refuse_floors(goal, members, final)
     if isinstance(schedule, Staircase):
-        schedule = schedule.towards(final / full)
-    return Part(goal, schedule, members, full, final)
+        schedule = schedule.towards(density)
+    return Part(goal, schedule, members, full, final, density)
 
 
-def _kept(goal: Sparsity, count: int, other_params: int) -> int:
-    if goal.scope == "managed":
-        return goal.kept(count)
-    kept = goal.kept(count + other_params) - other_params
-    if kept < 1:
-        raise ValueError(
-            f"{goal} cannot be reached: {other_params:,} of the {count + other_params:,} parameters of the model are "
-            'not managed; leave out scope="all", or ask for less'
-        )
-    return kept
+def _total(members: Sequence[Member], density: float) -> float:
+    """What tensors of one density cost."""
+    return sum(m.price.of(density * m.target.shape.numel()) for m in members)
+
+
+def _refuse_floors(goal: Goal, members: Sequence[Member], final: float) -> None:
+    least = sum(m.price.of(m.floor) for m in members)
+    if least <= final:
+        return
+    unit, digits = (1e3, ".4f") if isinstance(goal, Latency) else (1.0, ".0f")
+    raise ValueError(
+        f"{goal} leaves {unit * final:,{digits}} to keep, but the floors of the {len(members)} tensors (min_keep) take "
+        f"{unit * least:,{digits}}: lower min_keep, or ask for less"
+    )
 
 
 def _floor(method: Method, size: int, density: float) -> int:

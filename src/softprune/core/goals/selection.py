@@ -20,6 +20,7 @@ from softprune.core.goals import bracket as brackets
 from softprune.core.goals.bracket import Bracket, Sample
 from softprune.core.goals.candidate import Candidate, Look
 from softprune.core.goals.layout import flat, lower_
+from softprune.core.goals.price import in_order
 from softprune.core.goals.sweep import Array, for_each
 
 
@@ -83,14 +84,14 @@ def select(
 
 def choose(candidates: Sequence[Candidate], allowed: float, *, guess: Bracket | None = None) -> Choice | None:
     """The selection without its thresholds: no weight is touched. None if all weights fit."""
-    if allowed >= sum(c.w.numel() * c.cost for c in candidates):
+    if allowed >= sum(c.price.of(c.w.numel()) for c in candidates):
         return None
     total = sum(c.w.numel() for c in candidates)
     bracket = guess or _sampled(candidates, allowed)
     guessed = guess is not None
     while True:
         looks = for_each(partial(Candidate.look, bracket=bracket), candidates, total)
-        room = allowed - sum(look.found.above * c.cost for look, c in zip(looks, candidates, strict=True))
+        room = allowed - sum(c.price.of(look.found.above) for look, c in zip(looks, candidates, strict=True))
         border, chosen = _split(candidates, looks, room)
         low, high = bracket
         # Keys and thresholds are rounded: a border strictly inside is what makes the bracket play no part in the
@@ -136,13 +137,15 @@ def _stride(candidates: Sequence[Candidate]) -> int:
 def _sampled(candidates: Sequence[Candidate], allowed: float) -> Bracket:
     stride = _stride(candidates)
     samples: list[Sample] = [brackets.sample(c.rows, c.scales, stride) for c in candidates]
-    return brackets.sampled(samples, [c.w.numel() for c in candidates], [c.cost for c in candidates], allowed)
+    return brackets.sampled(samples, [c.w.numel() for c in candidates], [c.price for c in candidates], allowed)
 
 
 def _split(candidates: Sequence[Candidate], looks: Sequence[Look], room: float) -> tuple[float, Array]:
     """The largest key that does not fit any more (0 if all do), and which of the weights do."""
     key = np.concatenate([look.key for look in looks])
-    cost = np.repeat([c.cost for c in candidates], [len(look.key) for look in looks])
+    # A weight costs what it adds to those of its tensor with larger keys, so a sum over the largest is their price.
+    steps = [c.price.steps(look.found.above, len(look.key)) for c, look in zip(candidates, looks, strict=True)]
+    cost = np.concatenate([in_order(look.key, step) for look, step in zip(looks, steps, strict=True)])
     border = _first_out(key, cost, room)
     chosen = key > border
     # Equal keys fit in the order of the tensors and of memory.

@@ -10,6 +10,7 @@ import torch
 from softprune.core.goals.bracket import Bracket
 from softprune.core.goals.candidate import Candidate
 from softprune.core.goals.part import Member, Part
+from softprune.core.goals.price import Price
 from softprune.core.goals.selection import Selected, choose, part_
 from softprune.core.goals.sweep import count_nonzero
 from softprune.methods.transforms import SolvedThreshold
@@ -29,7 +30,9 @@ class _Entry:
     floor: int | None = None
 
     def take_(self, selected: Selected) -> None:
-        self.transform.take_(selected.alpha, selected.crossing, self.candidate.w)
+        # Where one weight costs more than another of the same tensor, crossings are counted in what they cost.
+        crossing = selected.crossing * self.member.price.slope(selected.kept)
+        self.transform.take_(selected.alpha, crossing, self.candidate.w)
 
 
 @torch.no_grad()
@@ -59,7 +62,7 @@ def solve(part: Part, allowed: float) -> None:
         free = [e for e in entries if e.floor is None]
         if len(free) == len(choice.kept):
             break
-        room = allowed - sum(e.floor * e.member.cost for e in entries if e.floor is not None)
+        room = allowed - sum(e.member.price.of(e.floor) for e in entries if e.floor is not None)
     for entry, selected in zip(free, part_([e.candidate for e in free], choice), strict=True):
         entry.take_(selected)
     border = 0.0 if choice is None else choice.border
@@ -100,7 +103,7 @@ def _entry(member: Member) -> _Entry:
     # All values of s are NaN until there is a first one.
     if math.isnan(transform.s.view(-1)[0]):
         transform.s.fill_(_start(member, transform))
-    return _Entry(member, transform, Candidate(scores, torch.exp(transform.s), member.cost))
+    return _Entry(member, transform, Candidate(scores, torch.exp(transform.s), member.price))
 
 
 def _start(member: Member, transform: SolvedThreshold) -> float:
@@ -116,7 +119,7 @@ def _start(member: Member, transform: SolvedThreshold) -> float:
 
 def _hold(entry: _Entry, floor: int, border: float, guess: Bracket | None) -> None:
     candidate, transform = entry.candidate, entry.transform
-    candidate.cost = 1.0  # a floor is a number of weights
+    candidate.price = Price()  # a floor is a number of weights
     choice = choose([candidate], floor, guess=guess)
     entry.take_(part_([candidate], choice)[0])
     # A tensor at its floor has no say in where the border lies.

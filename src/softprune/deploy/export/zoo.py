@@ -42,7 +42,7 @@ def sparse_network(name: str, *, seed: int = 0) -> nn.Module:
     with torch.no_grad():
         for path, weight in module.named_parameters():
             if path in densities:
-                _fill(weight, densities[path], generator)
+                fill_(weight, densities[path], generator)
             elif path.endswith("bias"):
                 weight.copy_(torch.randn(weight.shape, generator=generator) * 0.1)
     return module
@@ -66,13 +66,14 @@ def zoo_example(name: str, *, size: int | None = None) -> Tensor:
     return torch.zeros(*shape[:2], size, size)
 
 
-def _fill(weight: Tensor, density: float, generator: torch.Generator) -> None:
+def fill_(weight: Tensor, density: float, generator: torch.Generator) -> Tensor:
+    """Make a weight random, and all but a share of it zero; at least one stays."""
     kept = torch.zeros(weight.numel())
     count = max(1, round(density * weight.numel()))
     kept[torch.randperm(weight.numel(), generator=generator)[:count]] = 1
     # As large as keeps the size of the signal with so few weights.
     scale = (2 * weight.shape[0] / count) ** 0.5
-    weight.copy_(torch.randn(weight.shape, generator=generator) * kept.view_as(weight) * scale)
+    return weight.copy_(torch.randn(weight.shape, generator=generator) * kept.view_as(weight) * scale)
 
 
 def _densities(name: str, budget: str, module: nn.Module) -> dict[str, float]:

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 import numpy as np
 from numpy.typing import NDArray
 
+from softprune.deploy.runtime.geometry import Geometry
 from softprune.deploy.runtime.grid import Grid, Halo, strided
 from softprune.deploy.runtime.library import Library
 from softprune.deploy.runtime.records import Base
@@ -17,12 +18,17 @@ from softprune.deploy.runtime.tensorfile import product
 Array = NDArray[np.float32]
 MAX_BUFFER = 1 << 29
 MAX_FLOATS = 1 << 31
+# Sizes are rounded up to so many floats: values of nearly the same size can then take each other's place.
+ROUND = 1 << 14
 
 
 class Arena:
     """Memory of one plan.
 
-    Buffers with a halo go only to grids that are filled alike: every place that is not written must stay zero.
+    Attributes:
+        grids: grids with a halo in the order in which they were asked for, and how they are filled. The places that
+            nobody writes must be zero; a buffer may have held something else.
+        floats: numbers in all buffers.
     """
 
     def __init__(self, library: Library) -> None:
@@ -30,14 +36,22 @@ class Arena:
         self._starts: list[int] = []
         self._buffers: list[Array] = []
         self._slots: dict[int, int] = {}  # address of a stand-in -> slot
-        self._layouts: dict[int, Hashable] = {}  # address -> layout whose other places are zero; None for any
+        self._layouts: dict[int, set[Hashable]] = {}  # address -> all layouts of what it holds in turn
         self._free: list[Array] = []
+        self.grids: list[tuple[Array, Grid, Geometry | None]] = []
         self.floats = 0
 
-    def grid(self, grid: Grid, filling: Hashable = None) -> Array:
+    def grid(self, grid: Grid, filling: Geometry | None = None) -> Array:
         """A buffer for a grid; `filling` says which of its places are written, if not all of each image."""
-        plain = grid.halo == Halo() and grid.planes == 1
-        return self._take(grid.size, None if plain else (grid, filling))
+        if grid.halo == Halo() and grid.planes == 1:
+            return self._take(grid.size, None)
+        buffer = self._take(grid.size, (grid, filling))
+        self.grids.append((buffer, grid, filling))
+        return buffer
+
+    def shared(self, buffer: Array) -> bool:
+        """Whether a buffer holds values of several layouts in turn."""
+        return len(self._layouts[buffer.ctypes.data]) > 1
 
     def private(self, grid: Grid) -> Array:
         """A buffer for a grid that no other value will ever use."""
@@ -89,22 +103,21 @@ class Arena:
             self._free.append(buffer)
 
     def _take(self, count: int, layout: Hashable) -> Array:
+        count = -(-count // ROUND) * ROUND if count > ROUND else count
         # A file may ask for halos or values that no memory holds.
         if count > MAX_BUFFER or self.floats + count > MAX_FLOATS:
             raise ValueError(f"the network needs a buffer of {4 * count} bytes: too large, or the batch is too large")
-        fitting = [
-            buffer
-            for buffer in self._free
-            if self._layouts[buffer.ctypes.data] == layout and count <= buffer.size <= max(2 * count, 1 << 16)
-        ]
+        fitting = [buffer for buffer in self._free if count <= buffer.size]
         if fitting:
-            best = min(fitting, key=lambda buffer: buffer.size)
+            # Of equal ones the last that was given back: the caches still know it.
+            best = min(reversed(fitting), key=lambda buffer: buffer.size)
             self._free = [buffer for buffer in self._free if buffer is not best]
+            self._layouts[best.ctypes.data].add(layout)
             return best
         buffer = self._library.zeros(count)
         self.floats += count
         self._insert(buffer)
-        self._layouts[buffer.ctypes.data] = layout
+        self._layouts[buffer.ctypes.data] = {layout}
         return buffer
 
     def _insert(self, buffer: Array) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softprune.deploy.runtime.arena import Arena
+from softprune.deploy.runtime.depthwise import fits
 from softprune.deploy.runtime.geometry import Geometry, conv_geometry
 from softprune.deploy.runtime.graph import Graph, Op
 from softprune.deploy.runtime.grid import Grid, Halo
@@ -50,12 +51,22 @@ class Builder:
         kernel = self.weights[op.fields["weight"]].shape
         return conv_geometry(op, (shape[2], shape[3]), (out[2], out[3]), (kernel[2], kernel[3]), channels=shape[1])
 
+    def is_depthwise(self, op: Op) -> bool:
+        """Whether the kernel for depthwise convolutions does a conv2d: it needs no halo and no phases."""
+        shape, groups = self.shapes[op.inputs[0]], op.fields["groups"]
+        alone = groups > 1 and groups == shape[1] and op.fields.get("residual") is None
+        return alone and fits(self.geometry(op), shape[0], width=self.library.facts.width)
+
+    def reads_producer(self, op: Op) -> bool:
+        """Whether an operation is a convolution that reads the grid which its producer writes."""
+        return op.kind == "conv2d" and (self.geometry(op).plain or self.is_depthwise(op))
+
     def collect_wishes(self) -> None:
-        """Ask every convolution without stride for the halo of its input."""
+        """Ask every convolution that can do without a copy for the halo of its input."""
         for op in self.graph.ops:
             if op.kind == "conv2d":
                 geometry = self.geometry(op)
-                if geometry.plain:
+                if geometry.plain and not self.is_depthwise(op):
                     name = op.inputs[0]
                     self.wanted[name] = self.wanted.get(name, Halo()).union(geometry.halo)
 

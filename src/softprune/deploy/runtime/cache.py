@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 # Changes when kernels or choices change, so that old results are not used.
-VERSION = 3
+VERSION = 4
 
 
 def folder() -> Path:

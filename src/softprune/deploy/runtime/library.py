@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from softprune.deploy.runtime.build import LIBRARY
 from softprune.deploy.runtime.records import KINDS
 
-ABI = 2
+ABI = 3
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from softprune.deploy.runtime.arena import Arena
 from softprune.deploy.runtime.builder import Builder
 from softprune.deploy.runtime.graph import Graph, Op
+from softprune.deploy.runtime.halos import Halos
 from softprune.deploy.runtime.library import Library
 from softprune.deploy.runtime.lowering import convolution, elementwise, image, layout, product, reduction
 from softprune.deploy.runtime.shape import infer
@@ -53,20 +54,23 @@ def build(model: Model, library: Library, *, batch: int, threads: int) -> Builde
     for number, name in enumerate(graph.inputs):
         builder.arrays[name] = builder.arena.slot(number, shapes[name])
     last = _last_reads(graph)
-    found = chains(graph, [op.kind == "conv2d" and builder.geometry(op).plain for op in graph.ops])
+    found = chains(graph, [builder.reads_producer(op) for op in graph.ops])
     inner = {place for chain in found for place in chain[:-1]}
     begins: dict[int, int] = {}
     pending: set[str] = set()
+    halos = Halos(builder)
     for place, op in enumerate(graph.ops):
         LOWERING.get(op.kind, elementwise.lower_activation)(builder, op)
         begins[place] = len(builder.program.steps) - 1
         pending |= {*op.reads, op.output}
         # In a wavefront the first convolution still reads its input while the last one writes its output.
         if place not in inner:
+            halos.note()
             builder.end_op()
             _release(builder, pending, last, place)
             pending = set()
-    _mark_chains(builder, found, begins)
+    moved = halos.insert()
+    _mark_chains(builder, found, {place: moved[step] if step >= 0 else -1 for place, step in begins.items()})
     for number, name in enumerate(graph.outputs):
         slot = builder.arena.slot(len(graph.inputs) + number, shapes[name])
         elementwise.copy(builder, "", slot, builder.arrays[name], "output")

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softprune.deploy.runtime.choice import Choice
+from softprune.deploy.runtime.depthwise import DepthwiseSite
 from softprune.deploy.runtime.library import Library
+from softprune.deploy.runtime.progress import Progress
 from softprune.deploy.runtime.records import KINDS, Band, Group
-from softprune.deploy.runtime.site import Choice, Site
-from softprune.deploy.runtime.wavefront import Progress, progress, schedule
+from softprune.deploy.runtime.site import Site
+from softprune.deploy.runtime.wavefront import schedule
 
 
 @dataclass
@@ -35,7 +38,7 @@ class Step:
     keep: list[Any]
     nonzeros: int = 0
     macs: int = 0
-    site: Site | None = None
+    site: Site | DepthwiseSite | None = None
     choice: Choice | None = None
 
     def choose(self, choice: Choice) -> None:
@@ -44,10 +47,10 @@ class Step:
         self.record, self.keep = self.site.record(choice)
         self.choice = choice
 
-    def progress(self, width: int) -> Progress:
+    def progress(self) -> Progress:
         """How far the convolution is after each of its tiles."""
         assert self.site is not None and self.choice is not None
-        return progress(self.site, self.site.tiles(self.choice), width)
+        return self.site.progress(self.choice)
 
 
 @dataclass
@@ -68,7 +71,7 @@ class Program:
         """Append a step that can be computed in one way; `cost` counts its multiply-adds."""
         self.steps.append(Step(path, what, record, keep, macs=cost))
 
-    def add_site(self, path: str, what: str, site: Site) -> None:
+    def add_site(self, path: str, what: str, site: Site | DepthwiseSite) -> None:
         """Append a convolution with its default choice."""
         choice = site.default()
         record, keep = site.record(choice)
@@ -127,8 +130,7 @@ class Plan:
     def _group(self, chain: range, bands: int) -> Group:
         """A chain of convolutions as one entry."""
         steps = [self.program.steps[i] for i in chain]
-        width = self._library.facts.width
-        order = schedule([step.progress(width) for step in steps], bands)
+        order = schedule([step.progress() for step in steps], bands)
         items = (Band * len(order))()
         for item, (number, first, last) in zip(items, order, strict=True):
             record = steps[number].record

@@ -62,6 +62,18 @@ class Dense(c.Structure):
     _fields_ = (("walk", Walk), *_pointers("taps weights"), *_ints("tap_count groups"))
 
 
+class Depthwise(c.Structure):
+    """A convolution of each channel by itself."""
+
+    _fields_ = (
+        *_pointers("input tiles spans stream start reach masks out bias"),
+        *_longs("in_plane out_plane"),
+        *_ints("vector_count tile_count channels multiplier step flat by_channel"),
+        *_floats("low high"),
+        *_ints("unused"),
+    )
+
+
 class Map(c.Structure):
     """A copy or an element-wise operation on strided views."""
 
@@ -143,6 +155,12 @@ class Resize(c.Structure):
     )
 
 
+class Clear(c.Structure):
+    """Zeros around the images of a grid."""
+
+    _fields_ = (*_pointers("data written"), *_longs("margin plane image pitch channels planes images"))
+
+
 class Band(c.Structure):
     """A range of tiles of one convolution."""
 
@@ -156,4 +174,16 @@ class Group(c.Structure):
 
 
 # In the order of the enumeration Kind.
-KINDS: tuple[type[c.Structure], ...] = (Sparse, Dense, Maps, Pool, Reduce, Matmul, Linear, Resize, Group)
+KINDS: tuple[type[c.Structure], ...] = (
+    Sparse,
+    Dense,
+    Maps,
+    Pool,
+    Reduce,
+    Matmul,
+    Linear,
+    Resize,
+    Depthwise,
+    Clear,
+    Group,
+)

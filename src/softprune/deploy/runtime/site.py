@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softprune.deploy.runtime.choice import Choice
 from softprune.deploy.runtime.geometry import Geometry
 from softprune.deploy.runtime.grid import Grid, Halo
 from softprune.deploy.runtime.library import Facts, Library
+from softprune.deploy.runtime.progress import Progress
 from softprune.deploy.runtime.records import Dense, Sparse, Walk
 from softprune.deploy.runtime.walk import Pieces, make_pieces, make_tiles
 from softprune.deploy.runtime.weight import Weight
@@ -25,32 +27,6 @@ DENSE_FROM = 0.4
 L1 = 24 << 10
 # Activations that are a cut to a range, done while storing.
 BOUNDS = {None: (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
-
-
-@dataclass(frozen=True, order=True)
-class Choice:
-    """A way to compute a convolution.
-
-    Attributes:
-        kind: "sparse" or "dense".
-        vectors: vectors of pixels per tile.
-        shifted: whether misaligned taps are shifted in registers.
-        by_channel: whether threads share the channels instead of the tiles.
-        blocks: blocks of input channels; what a tile reads of one block should fit into the first-level cache.
-    """
-
-    kind: str
-    vectors: int
-    shifted: bool = False
-    by_channel: bool = False
-    blocks: int = 1
-
-    @property
-    def text(self) -> str:
-        """In a few words, for tables."""
-        parts = [self.kind, f"{self.vectors} vectors"]
-        parts += ["shifted"] * self.shifted + ["by channel"] * self.by_channel
-        return ", ".join(parts + [f"{self.blocks} blocks"] * (self.blocks > 1))
 
 
 class Scratch:
@@ -121,14 +97,16 @@ class Site:
         walk, keep = self._walk(choice)
         if choice.kind == "dense":
             taps, weights = self._once("dense", self._dense)
-            record: ctypes.Structure = Dense(walk, _at(taps), _at(weights), taps.shape[1], self.groups)
+            record: ctypes.Structure = Dense(walk, address(taps), address(weights), taps.shape[1], self.groups)
             return record, [*keep, taps, weights]
         stream, start, channel = self._once(f"sparse{choice.blocks}", lambda: self._sparse(choice.blocks))
         sets = {1: 4, 2: 4, 3: 2, 4: 2}.get(choice.vectors, 1)
         size = self.out.shape[1] * choice.vectors * self.facts.width if choice.blocks > 1 else 0
         scratch = self.scratch.at_least(size * self.threads)
-        record = Sparse(walk, _at(stream), _at(start), _at(channel), sets, int(choice.shifted), choice.blocks)
-        record.scratch, record.scratch_stride = _at(scratch), size
+        record = Sparse(
+            walk, address(stream), address(start), address(channel), sets, int(choice.shifted), choice.blocks
+        )
+        record.scratch, record.scratch_stride = address(scratch), size
         return record, [*keep, stream, start, channel, scratch]
 
     def keep_only(self, choice: Choice) -> None:
@@ -161,7 +139,7 @@ class Site:
         alike = [array for array in (self.out, self.residual) if array is not None]
         flat = self.grid.halo == Halo() and self.grid.planes == 1 and self.geometry.kernel == (1, 1)
         wanted = (self.grid.image, self.grid.pitch)
-        return flat and all((a.strides[0] // 4, a.strides[2] // 4) == wanted and _padded(a) for a in alike)
+        return flat and all((a.strides[0] // 4, a.strides[2] // 4) == wanted and padded(a) for a in alike)
 
     def default(self) -> Choice:
         """A good choice without a measurement."""
@@ -212,22 +190,36 @@ class Site:
         tiles = -(-self.vectors // choice.vectors)
         return replace(choice, by_channel=self.threads > 1 and tiles < 4 * self.threads)
 
-    def tiles(self, choice: Choice) -> NDArray[np.void]:
-        """The tiles of a choice, in the order of their positions."""
+    def progress(self, choice: Choice) -> Progress:
+        """How far a convolution without stride is after each tile; the tiles are in the order of their positions."""
+        images, _, rows, _ = self.out.shape
+        height, tiles = self.geometry.size[0], self._tiles(choice)
+        reach = max(shift for shift, _ in self.geometry.rows)
+        image, row = np.divmod(tiles["position"], self.grid.image)
+        begun = image * rows + np.minimum(row // self.grid.pitch, rows)
+        done = np.append(begun[1:], images * rows)
+        last = tiles["position"] + tiles["count"].astype(np.int64) * self.facts.width - 1
+        image, row = np.divmod(last, self.grid.image)
+        image = np.minimum(image, images - 1)
+        row = np.minimum(row // self.grid.pitch, rows - 1)
+        needed = image * height + np.clip(row + reach + 1, 0, height)
+        return Progress(done, np.maximum.accumulate(needed))
+
+    def _tiles(self, choice: Choice) -> NDArray[np.void]:
         return make_tiles(self._pieces().vectors, choice.vectors, width=self.facts.width)
 
     def _walk(self, choice: Choice) -> tuple[Walk, list[Any]]:
         pieces = self._pieces()
-        tiles = self.tiles(choice)
+        tiles = self._tiles(choice)
         residual = self.residual
         walk = Walk(
-            _at(self.start),
-            _at(tiles),
-            _at(pieces.pieces),
-            _at(pieces.start),
-            _at(self.out),
-            None if residual is None else _at(residual),
-            _at(self.bias),
+            address(self.start),
+            address(tiles),
+            address(pieces.pieces),
+            address(pieces.start),
+            address(self.out),
+            None if residual is None else address(residual),
+            address(self.bias),
             self.out.strides[1] // 4,
             0 if residual is None else residual.strides[1] // 4,
             len(tiles),
@@ -289,11 +281,12 @@ class Site:
         return np.ascontiguousarray(taps), np.ascontiguousarray(packed)
 
 
-def _at(array: Any) -> int:
+def address(array: Any) -> int:
+    """Where the data of an array begins."""
     return int(array.ctypes.data)
 
 
-def _padded(array: Array) -> bool:
+def padded(array: Array) -> bool:
     """Whether each channel has room for whole vectors behind its last pixel."""
     images, _, rows, columns = array.shape
     used = images * rows * columns

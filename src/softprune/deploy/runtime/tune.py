@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softprune.deploy.runtime import cache
+from softprune.deploy.runtime.choice import Choice
 from softprune.deploy.runtime.library import Library
 from softprune.deploy.runtime.program import Plan, Program, Team
-from softprune.deploy.runtime.site import Choice
 
 # Runs per choice, and how many choices stay: a quick look at all, then a careful one at the best.
 ROUNDS = ((2, 4), (6, 1))

@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from softprune.deploy.runtime.graph import Graph, Op
-from softprune.deploy.runtime.site import BOUNDS, Site
+from softprune.deploy.runtime.progress import Progress
+from softprune.deploy.runtime.site import BOUNDS
 
-Longs = NDArray[np.int64]
 # A band: step of the chain, first tile, last tile (excluded).
 Band = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a convolution is after each of its tiles, in rows of all images.
-
-    Attributes:
-        done: rows of the output that are complete.
-        needed: rows of the input that were read.
-    """
-
-    done: Longs
-    needed: Longs
-
-
-def progress(site: Site, tiles: NDArray[np.void], width: int) -> Progress:
-    """Follow the rows of a convolution without stride through its tiles."""
-    images, _, rows, _ = site.out.shape
-    height = site.geometry.size[0]
-    reach = max(shift for shift, _ in site.geometry.rows)
-    image, row = np.divmod(tiles["position"], site.grid.image)
-    begun = image * rows + np.minimum(row // site.grid.pitch, rows)
-    done = np.append(begun[1:], images * rows)
-    last = tiles["position"] + tiles["count"].astype(np.int64) * width - 1
-    image, row = np.divmod(last, site.grid.image)
-    image = np.minimum(image, images - 1)
-    row = np.minimum(row // site.grid.pitch, rows - 1)
-    needed = image * height + np.clip(row + reach + 1, 0, height)
-    return Progress(done, np.maximum.accumulate(needed))
+# Longer chains would keep more values alive than the caches hold.
+MAX_CHAIN = 4
 
 
 def schedule(chain: Sequence[Progress], bands: int) -> list[Band]:
@@ -69,7 +40,9 @@ def schedule(chain: Sequence[Progress], bands: int) -> list[Band]:
 
 
 def chains(graph: Graph, plain: Sequence[bool]) -> list[range]:
-    """Operations in a row that can run as a wavefront: each reads the one before, without stride in between.
+    """Operations in a row that can run as a wavefront: each reads the grid that the one before writes.
+
+    A stride ends a chain: what comes out of it is small.
 
     Args:
         graph: the network.
@@ -78,6 +51,8 @@ def chains(graph: Graph, plain: Sequence[bool]) -> list[range]:
     found, begin = [], 0
     for place in range(1, len(graph.ops) + 1):
         linked = place < len(graph.ops) and _linked(graph.ops[place - 1], graph.ops[place]) and plain[place]
+        strided = place - 1 > begin and set(graph.ops[place - 1].fields["stride"]) != {1}
+        linked = linked and not strided and place - begin < MAX_CHAIN
         if not linked:
             if place - begin > 1:
                 found.append(range(begin, place))

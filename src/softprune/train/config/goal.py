@@ -12,6 +12,7 @@ from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.budget.goals import Flops, Goal, Params, Sparsity
 from softprune.budget.schedules import Schedule, constant, cubic, linear
+from softprune.train.config.latency import LatencyConfig
 from softprune.train.config.section import Count, Fraction, PositiveFraction, Section
 
 
@@ -21,6 +22,7 @@ class GoalConfig(Section):
     sparsity: PositiveFraction | None = Field(default=None, description="The fraction of weights that shall be zero.")
     params: Count | None = Field(default=None, description="Or the number of weights that shall be left.")
     flops: Count | None = Field(default=None, description="Or the multiply-adds that a forward pass shall cost.")
+    latency: LatencyConfig | None = Field(default=None, description="Or the time of a call.")
     scope: Literal["managed", "all"] = Field(
         default="managed", description="What sparsity and params count: managed weights, or all parameters."
     )
@@ -50,13 +52,14 @@ class GoalConfig(Section):
 
     @model_validator(mode="after")
     def _one_total(self) -> GoalConfig:
-        totals = [key for key in ("sparsity", "params", "flops") if getattr(self, key) is not None]
+        totals = [key for key in ("sparsity", "params", "flops", "latency") if getattr(self, key) is not None]
         if self.allocates and len(totals) != 1:
             got = " and ".join(totals) or "none"
-            raise ValueError(f"needs one of sparsity, params and flops (or a budget file), got {got}")
+            raise ValueError(f"needs one of sparsity, params, flops and latency (or a budget file), got {got}")
         if not self.allocates and len(totals) > 1:
-            raise ValueError(f"takes one of sparsity, params and flops at most, got {' and '.join(totals)}")
-        if self.scope != "managed" and (self.flops is not None or self.budget is not None):
+            raise ValueError(f"takes one of sparsity, params, flops and latency at most, got {' and '.join(totals)}")
+        counts_weights = self.flops is None and self.latency is None
+        if self.scope != "managed" and (not counts_weights or self.budget is not None):
             raise ValueError(f"scope {self.scope} is for sparsity and params without a budget; leave it out")
         if self.ramp == "constant":
             unused = [key for key in ("begin", "end") if getattr(self, key) is not None]
@@ -83,6 +86,8 @@ class GoalConfig(Section):
             return Sparsity(self.sparsity, self.scope)
         if self.params is not None:
             return Params(self.params, self.scope)
+        if self.latency is not None:
+            return self.latency.goal()
         return None if self.flops is None else Flops(self.flops)
 
     @property

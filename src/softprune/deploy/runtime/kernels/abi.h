@@ -74,6 +74,33 @@ struct Dense {
   int32_t groups;
 };
 
+// A vector of output positions of a depthwise convolution: where its first lane reads and is stored, in floats from the
+// start of a plane, and which lanes (the first ones) are stored.
+struct Span {
+  int32_t in, out;
+  uint32_t mask;
+};
+
+struct Depthwise {
+  const float* in;
+  const Tile* tiles;
+  const Span* spans;
+  const Nonzero* stream;   // per output channel; `offset` is the number of the tap
+  const int32_t* start;    // channels + 1 places in the stream
+  const int32_t* reach;    // per tap: how far it lies from the position, in floats
+  const uint32_t* masks;   // taps x vectors: lanes whose pixel lies in the image; with step 2, bit 2 l for lane l
+  float* out;
+  const float* bias;
+  int64_t in_plane, out_plane;
+  int32_t vector_count, tile_count, channels;
+  int32_t multiplier;      // outputs per input channel
+  int32_t step;            // columns from lane to lane: 1 or 2
+  int32_t flat;            // positions of input and output are the same: whole vectors one after the other
+  int32_t by_channel;      // threads share the channels instead of the tiles
+  float low, high;
+  int32_t unused;
+};
+
 struct Map {
   Base out, a, b, c;
   int64_t shape[kMaxDims];
@@ -141,6 +168,18 @@ struct Resize {
   int32_t images, channels, out_height, out_width;
 };
 
+// The pixels of a plane that its producer writes, counted from the first place of an image with its halo.
+struct Written {
+  int32_t first_row, last_row, first_column, last_column;
+};
+
+struct Clear {
+  float* data;             // of the buffer
+  const Written* written;  // one per plane of a channel
+  int64_t margin, plane, image, pitch;
+  int64_t channels, planes, images;
+};
+
 // A range of tiles of one convolution.
 struct Band {
   const void* record;
@@ -155,7 +194,7 @@ struct Group {
   int64_t count;
 };
 
-enum Kind : int32_t { kSparse, kDense, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kGroup, kKinds };
+enum Kind : int32_t { kSparse, kDense, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kDepthwise, kClear, kGroup, kKinds };
 
 // Which share of an operation a thread does; of a convolution possibly only tiles [first, last).
 struct Share {

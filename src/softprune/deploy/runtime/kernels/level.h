@@ -1,6 +1,8 @@
 // All kernels of one instruction set; included once per translation unit, after the choice of the instruction set.
 #pragma once
+#include "clear.h"
 #include "dense.h"
+#include "depthwise.h"
 #include "elementwise.h"
 #include "linear.h"
 #include "matmul.h"
@@ -36,5 +38,6 @@ constexpr int kExpands = 0;
 
 #define SPX_TABLE(label)                                                                                    \
   {label, kWidth, kDenseChannels, kDenseVectors, kExpands, kExpands,                                        \
-   {run_sparse, run_dense, run_maps, run_pool, run_reduce, run_matmul, run_linear, run_resize, nullptr}, \
+   {run_sparse, run_dense, run_maps, run_pool, run_reduce, run_matmul, run_linear, run_resize,              \
+    run_depthwise, run_clear, nullptr},                                                                     \
    rate}

@@ -30,18 +30,24 @@ SPX_INLINE float index_dot(const float* values, const int32_t* index, const floa
 #if defined(SPX_AVX512)
 // One bit per input: the values of 16 inputs are spread over the lanes. `values` has 16 floats to spare at its end.
 SPX_INLINE float mask_dot(const float* values, const uint16_t* masks, const float* in, int n) {
-  Vec sums[2] = {splat(0.0f), splat(0.0f)};
+  Vec sums[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
   const int whole = n / 16;
-  for (int i = 0; i < whole; i++) {
-    const Vec weights = _mm512_maskz_expand_ps(masks[i], load(values));
-    sums[i & 1] = fma(weights, load(in + 16 * i), sums[i & 1]);
+  int i = 0;
+  for (; i + 4 <= whole; i += 4)
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+      sums[k] = fma(_mm512_maskz_expand_ps(masks[i + k], load(values)), load(in + 16 * (i + k)), sums[k]);
+      values += __builtin_popcount(masks[i + k]);
+    }
+  for (; i < whole; i++) {
+    sums[0] = fma(_mm512_maskz_expand_ps(masks[i], load(values)), load(in + 16 * i), sums[0]);
     values += __builtin_popcount(masks[i]);
   }
   if (n % 16) {
     const Vec weights = _mm512_maskz_expand_ps(masks[whole], load(values));
     sums[0] = fma(weights, load_lanes(in + 16 * whole, (1u << n % 16) - 1), sums[0]);
   }
-  return sum(add(sums[0], sums[1]));
+  return sum(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
 #endif
 

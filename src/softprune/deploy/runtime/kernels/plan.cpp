@@ -16,7 +16,8 @@ namespace {
 
 constexpr int64_t kSizes[spx::kKinds] = {
     sizeof(spx::Sparse), sizeof(spx::Dense),  sizeof(spx::Maps),   sizeof(spx::Pool), sizeof(spx::Reduce),
-    sizeof(spx::Matmul), sizeof(spx::Linear), sizeof(spx::Resize), sizeof(spx::Group)};
+    sizeof(spx::Matmul), sizeof(spx::Linear), sizeof(spx::Resize), sizeof(spx::Depthwise), sizeof(spx::Clear),
+    sizeof(spx::Group)};
 
 struct Step {
   spx::Kernel kernel;
@@ -67,7 +68,7 @@ void run_steps(Plan& plan, float* const* slots, double* seconds) {
 
 #define SPX_API extern "C" __attribute__((visibility("default")))
 
-SPX_API int32_t spx_abi() { return 2; }
+SPX_API int32_t spx_abi() { return 3; }
 
 SPX_API const char* spx_level() { return spx::table().name; }
 
@@ -125,7 +126,7 @@ SPX_API void* spx_alloc(int64_t bytes) {
   constexpr size_t kHuge = 2 << 20;
   if (bytes < 0) return nullptr;
   const size_t alignment = (size_t)bytes >= kHuge ? kHuge : 64;
-  const size_t size = ((size_t)bytes + alignment - 1) / alignment * alignment + alignment;
+  const size_t size = ((size_t)bytes + 64 + alignment - 1) / alignment * alignment;
   void* memory = std::aligned_alloc(alignment, size);
   if (!memory) return nullptr;
 #if defined(__linux__)

@@ -26,6 +26,11 @@ SPX_INLINE Vec clamp(Vec low, Vec high, Vec v) { return _mm512_min_ps(high, _mm5
 SPX_INLINE Vec load_lanes(const float* p, unsigned mask) { return _mm512_maskz_loadu_ps((__mmask16)mask, p); }
 SPX_INLINE void store_lanes(float* p, unsigned mask, Vec v) { _mm512_mask_storeu_ps(p, (__mmask16)mask, v); }
 SPX_INLINE float sum(Vec v) { return _mm512_reduce_add_ps(v); }
+// Every second lane of two vectors.
+SPX_INLINE Vec even_lanes(Vec a, Vec b) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  return _mm512_permutex2var_ps(a, even, b);
+}
 
 #elif defined(SPX_AVX2)
 
@@ -64,6 +69,36 @@ SPX_INLINE float sum(Vec v) {
   store(lanes, v);
   for (int i = 0; i < kWidth; i++) total += lanes[i];
   return total;
+}
+
+typedef int32_t Ints __attribute__((vector_size(32)));
+// Reads the whole vector if any lane is wanted: there must be memory around the wanted ones.
+SPX_INLINE Vec load_lanes(const float* p, unsigned mask) {
+  if (!mask) return splat(0.0f);
+  const Ints bits = {1, 2, 4, 8, 16, 32, 64, 128}, wish = bits & (int32_t)mask, wanted = wish == bits;
+  const Vec v = load(p);
+  Ints lanes;
+  __builtin_memcpy(&lanes, &v, sizeof v);
+  lanes &= wanted;
+  Vec kept;
+  __builtin_memcpy(&kept, &lanes, sizeof v);
+  return kept;
+}
+
+// The wanted lanes must be the first ones.
+SPX_INLINE void store_lanes(float* p, unsigned mask, Vec v) {
+  if (mask == (1u << kWidth) - 1) return store(p, v);
+  float lanes[kWidth];
+  store(lanes, v);
+  for (int i = 0; mask >> i; i++) p[i] = lanes[i];
+}
+
+SPX_INLINE Vec even_lanes(Vec a, Vec b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14);
+#else
+  return __builtin_shuffle(a, b, Ints{0, 2, 4, 6, 8, 10, 12, 14});
+#endif
 }
 #endif
 

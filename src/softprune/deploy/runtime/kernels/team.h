@@ -9,6 +9,15 @@
 
 namespace spx {
 
+// Tells the processor that this thread waits.
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 // All threads meet here. It spins, because the next operation is microseconds away, and yields after a while, because
 // there may be more threads than cores.
 class Barrier {
@@ -30,20 +39,13 @@ class Barrier {
   }
 
  private:
-  static void pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  }
-
   const int count_;
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> generation_{0};
 };
 
-// A team runs one task at a time on all its threads; the caller is thread 0. Idle threads sleep.
+// A team runs one task at a time on all its threads; the caller is thread 0. Idle threads look out for the next task a
+// little while, because to wake a thread takes as long as a few operations; then they sleep.
 class Team {
  public:
   explicit Team(int size) : barrier(size), size_(size) {
@@ -78,8 +80,10 @@ class Team {
 
  private:
   void serve(int part) {
+    constexpr int kLookouts = 5000;
     uint64_t seen = 0;
     for (;;) {
+      for (int i = 0; i < kLookouts && number_.load(std::memory_order_relaxed) == seen; i++) pause();
       const std::function<void(int)>* task;
       {
         std::unique_lock<std::mutex> hold(mutex_);
@@ -98,7 +102,7 @@ class Team {
   std::mutex mutex_;
   std::condition_variable wake_;
   const std::function<void(int)>* task_ = nullptr;
-  uint64_t number_ = 0;
+  std::atomic<uint64_t> number_{0};
   bool closing_ = false;
 };
 

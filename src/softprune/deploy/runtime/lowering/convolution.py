@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from softprune.deploy.runtime.builder import Array, Builder
+from softprune.deploy.runtime.depthwise import DepthwiseSite
 from softprune.deploy.runtime.geometry import Geometry
 from softprune.deploy.runtime.graph import Op
 from softprune.deploy.runtime.grid import Grid, Halo
@@ -20,6 +21,9 @@ def lower_conv(b: Builder, op: Op) -> None:
     if 0 in b.shapes[op.output]:
         b.new(op.output)
         return
+    if b.is_depthwise(op):
+        _lower_depthwise(b, op, geometry)
+        return
     grid = b.grids.get(name)
     if grid is not None and geometry.plain and grid.reaches(geometry.halo):
         start = _start(grid, b.arena.owner(b.arrays[name]))
@@ -28,6 +32,28 @@ def lower_conv(b: Builder, op: Op) -> None:
         start = _fill(b, op.path, b.arrays[name], geometry, grid)
     weight = b.weights[op.fields["weight"]]
     _finish(b, op, geometry, grid, start, weight, op.fields["groups"])
+
+
+def _lower_depthwise(b: Builder, op: Op, geometry: Geometry) -> None:
+    """A depthwise convolution: it reads whatever grid its input lies in."""
+    name = op.inputs[0]
+    images, channels, rows, columns = b.shapes[name]
+    grid = b.grids.get(name)
+    if grid is not None:
+        buffer = b.arena.owner(b.arrays[name])
+    else:
+        grid = Grid(images, channels, 1, rows, columns, Halo())
+        buffer = b.temporary_grid(grid)
+        copy(b, op.path, grid.view(buffer), b.arrays[name], "planes")
+    activation = op.fields.get("activation")
+    bounds = BOUNDS.get(activation, BOUNDS[None])
+    out = b.new(op.output)
+    bias = b.vector(op.fields.get("bias"), out.shape[1])
+    weight = b.weights[op.fields["weight"]]
+    site = DepthwiseSite(b.library.facts, b.threads, geometry, grid, _start(grid, buffer), out, weight, bias, bounds)
+    b.program.add_site(op.path, op.kind, site)
+    if activation not in BOUNDS:
+        activate(b, op.path, out, str(activation))
 
 
 def _start(grid: Grid, buffer: Array) -> Array:

@@ -40,7 +40,20 @@ def add_mean(b: Builder, op: Op, axes: list[int], *, keepdim: bool) -> None:
         return
     inner = sorted((a % source.ndim for a in axes), key=lambda a: -source.strides[a])
     wide = out if keepdim else np.expand_dims(out, sorted(inner))
-    b.program.add(op.path, "mean", _record(b, MEAN, wide, source, inner), [], cost=source.size)
+    record = _record(b, MEAN, wide, source, inner)
+    _merge_inner(record)
+    b.program.add(op.path, "mean", record, [], cost=source.size)
+
+
+def _merge_inner(record: Reduce) -> None:
+    """Merge reduced axes that lie in memory like one, so that rows are long."""
+    while record.inner_dims > 1:
+        last = record.inner_dims - 1
+        if record.inner_stride[last - 1] != record.inner[last] * record.inner_stride[last]:
+            return
+        record.inner[last - 1] *= record.inner[last]
+        record.inner_stride[last - 1] = record.inner_stride[last]
+        record.inner_dims = last
 
 
 def add_softmax(b: Builder, path: str, out: Array, source: Array, axis: int) -> None:

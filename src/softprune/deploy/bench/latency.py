@@ -1,0 +1,194 @@
+"""Measuring a table of times: the same network at several densities, layer by layer in our engine."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import nn
+
+from softprune.budget.latency import LatencyTable, LayerTime
+from softprune.budget.prunable import PrunableTensor, first_names, named_tensors, prunable_tensors
+from softprune.deploy.bench.calibration import Sighting, calibrate
+from softprune.deploy.export.capture import Example
+from softprune.deploy.export.exporting import export
+from softprune.deploy.export.zoo import fill_
+from softprune.deploy.runtime.bench import layers
+from softprune.deploy.runtime.cache import processor
+from softprune.deploy.runtime.engine import Engine, load
+from softprune.deploy.runtime.library import library
+from softprune.deploy.runtime.race import run_burst
+from softprune.deploy.runtime.roofline import Roofline
+
+DENSITIES = (0.01, 0.05, 0.1, 0.3, 1.0)
+# The table of layers has a column for it that is not read here.
+_NO_ROOFLINE = Roofline(1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long is measured.
+
+    Attributes:
+        rounds: turns of all densities; the fastest run of a layer counts.
+        repeats: runs of each layer in a turn.
+        seconds: of whole calls in a turn.
+        tune: whether each network first finds the fastest way to compute each layer.
+    """
+
+    rounds: int = 5
+    repeats: int = 30
+    seconds: float = 0.3
+    tune: bool = True
+
+
+def measure_latency(
+    module: nn.Module,
+    example: Example,
+    *,
+    names: Iterable[str] | None = None,
+    threads: int = 1,
+    batch: int = 1,
+    densities: Sequence[float] = DENSITIES,
+    effort: Effort | None = None,
+    progress: Callable[[str], object] = lambda text: None,
+) -> LatencyTable:
+    """Measure how long each layer takes at each density, for `Latency` goals on this machine.
+
+    For each density a version of the network is made in which that share of every tensor is left, at random places
+    with random values. It runs in our engine, each layer in its place.
+
+    Args:
+        module: the network; left as it was. Its weights do not matter.
+        example: one input or a tuple of them.
+        names: tensors to measure; None takes all prunable ones that the engine has a step for.
+        threads: of the engine.
+        batch: samples per call.
+        densities: rising, in (0, 1], two at least.
+        effort: how long is measured.
+        progress: is told what happens.
+
+    Raises:
+        ValueError: for numbers out of range, tensors that are not there or that no step of the engine belongs to.
+        ImportError: without the compiled kernels, whose times they are.
+
+    Example:
+        >>> from softprune.nn.digits import digits_cnn
+        >>> short = Effort(rounds=1, repeats=1, seconds=0.001, tune=False)
+        >>> table = measure_latency(digits_cnn(), torch.zeros(1, 1, 8, 8), densities=(0.1, 1.0), effort=short)
+        >>> table.layers[0].name, table.batch
+        ('0.weight', 1)
+    """
+    points = _checked(densities, threads=threads, batch=batch)
+    effort = effort or Effort()
+    network = copy.deepcopy(module).eval()
+    chosen = first_names(prunable_tensors(network)) if names is None else named_tensors(network, list(names))
+    engines: list[Engine] = []
+    with TemporaryDirectory(prefix="softprune-", ignore_cleanup_errors=True) as folder:
+        for number, density in enumerate(points):
+            progress(f"density {density:g}: exporting" + (" and tuning" if effort.tune else ""))
+            path = export(_at(network, chosen, density), Path(folder) / f"{number}.spx", example=example)
+            engine = load(path, threads=threads, tune=effort.tune)
+            engine.plan(batch)
+            engines.append(engine)
+        owners = _owners(network, chosen)
+        found = _found(engines, chosen, owners, batch=batch, asked=names is not None)
+        seen = _measured(engines, owners, batch, effort, progress)
+    fixed, times = calibrate([Sighting({n: s.layers[n] for n in found}, s.others, s.call) for s in seen])
+    rows = tuple(LayerTime(t.name, tuple(t.parameter.shape), points, times[t.name]) for t in chosen if t.name in found)
+    return LatencyTable(rows, fixed, processor(), engines[0].level, threads, batch)
+
+
+def _checked(densities: Sequence[float], *, threads: int, batch: int) -> tuple[float, ...]:
+    points = tuple(float(d) for d in densities)
+    if len(points) < 2 or list(points) != sorted(set(points)) or not (points[0] > 0 and points[-1] <= 1):
+        raise ValueError(f"densities must be two or more that rise within (0, 1], got {list(densities)}")
+    for name, value, most in (("threads", threads, 256), ("batch", batch, 4096)):
+        if not 1 <= value <= most:
+            raise ValueError(f"{name} is {value}, must be 1 to {most}")
+    if library() is None:
+        raise ImportError(
+            "a table of times needs the compiled kernels: with a C++ compiler installed, "
+            "`python -m softprune.deploy.runtime.build` makes them"
+        )
+    return points
+
+
+@torch.no_grad()
+def _at(network: nn.Module, chosen: Sequence[PrunableTensor], density: float) -> nn.Module:
+    """The network with this share of every tensor left; the same in every process."""
+    generator = torch.Generator().manual_seed(0)
+    for tensor in chosen:
+        fill_(tensor.parameter, density, generator)
+    return network
+
+
+def _owners(network: nn.Module, chosen: Sequence[PrunableTensor]) -> dict[str, dict[str, float]]:
+    """Path of a module -> the tensors whose layer it is, and the share that each has of its time.
+
+    A module that has several tensors is one place in the engine, so they share its time by their size.
+    """
+    names = {id(tensor.parameter): tensor.name for tensor in chosen}
+    owners: dict[str, dict[str, float]] = {}
+    for path, module in network.named_modules(remove_duplicate=False):
+        sizes = {names[id(p)]: p.numel() for p in module._parameters.values() if p is not None and id(p) in names}
+        if sizes:
+            owners[path] = {name: size / sum(sizes.values()) for name, size in sizes.items()}
+    return owners
+
+
+def _found(
+    engines: Sequence[Engine],
+    chosen: Sequence[PrunableTensor],
+    owners: dict[str, dict[str, float]],
+    *,
+    batch: int,
+    asked: bool,
+) -> set[str]:
+    """The tensors that a step of the engine belongs to."""
+    found = {name for step in engines[0].plan(batch).program.steps for name in owners.get(step.path, ())}
+    missing = [tensor.name for tensor in chosen if tensor.name not in found]
+    if missing and (asked or not found):
+        raise ValueError(
+            f"no step of the engine belongs to {', '.join(missing[:5])}, so no time can be said: leave them out"
+        )
+    return found
+
+
+def _measured(
+    engines: Sequence[Engine],
+    owners: dict[str, dict[str, float]],
+    batch: int,
+    effort: Effort,
+    progress: Callable[[str], object],
+) -> list[Sighting]:
+    """All densities in turns, so that a disturbance does not fall on one of them alone."""
+    best: list[Sighting | None] = [None] * len(engines)
+    for turn in range(effort.rounds):
+        progress(f"timing: round {turn + 1} of {effort.rounds}")
+        for number, engine in enumerate(engines):
+            seen, before = _sighting(engine, owners, batch, effort), best[number]
+            best[number] = seen if before is None else _better(before, seen)
+    return [seen for seen in best if seen is not None]
+
+
+def _sighting(engine: Engine, owners: dict[str, dict[str, float]], batch: int, effort: Effort) -> Sighting:
+    times = dict.fromkeys((name for shares in owners.values() for name in shares), 0.0)
+    others = 0.0
+    for step in layers(engine, batch=batch, repeats=effort.repeats, roofline=_NO_ROOFLINE):
+        seconds = 1e-6 * float(step.microseconds)
+        shares = owners.get(step.path, {})
+        others += 0.0 if shares else seconds
+        for name, share in shares.items():
+            times[name] += share * seconds
+    inputs = engine.slots(batch)[: len(engine.model.graph.inputs)]
+    return Sighting(times, others, run_burst(lambda: engine(*inputs), effort.seconds).seconds)
+
+
+def _better(a: Sighting, b: Sighting) -> Sighting:
+    fastest = {name: min(a.layers[name], b.layers[name]) for name in a.layers}
+    return Sighting(fastest, min(a.others, b.others), min(a.call, b.call))
