@@ -1,4 +1,4 @@
-"""Build hook: compiles the kernels of the runtime if there is a C++ compiler; an installation never fails without one.
+"""Build hook: compiles the shared libraries if there is a C++ compiler; an installation never fails without one.
 
 A wheel with compiled kernels belongs to one platform; without them it is pure Python. SOFTPRUNE_PURE=1 asks for that.
 """
@@ -15,11 +15,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-RUNTIME = Path("src", "softprune", "deploy", "runtime")
+COMPILATION = Path("src", "softprune", "_native", "compilation.py")
 
 
 class KernelHook(BuildHookInterface):
-    """Adds the shared library to wheels, and makes it in place for editable installations."""
+    """Adds the shared libraries to wheels, and makes them in place for editable installations."""
 
     PLUGIN_NAME = "custom"
 
@@ -27,17 +27,17 @@ class KernelHook(BuildHookInterface):
         """Compile and say what the wheel contains."""
         if self.target_name != "wheel" or os.environ.get("SOFTPRUNE_PURE") == "1":
             return
-        builder = load_builder(Path(self.root) / RUNTIME / "build.py")
+        compilation = load_module(Path(self.root) / COMPILATION)
         try:
-            # Installers ask for the metadata first and then for the wheel: the kernels are compiled once.
-            library = builder.LIBRARY if builder.is_built() else builder.build()
+            # Installers ask for the metadata first and then for the wheel: everything is compiled once.
+            made = [library.file if library.is_built() else library.build() for library in compilation.LIBRARIES]
         except (RuntimeError, OSError) as error:
-            # The reference engine runs instead and says how to get the kernels.
+            # The reference engine and the plain loop run instead; the engine says how to get the kernels.
             self.app.display_warning(f"softprune is built without its compiled kernels: {error}")
             return
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_tag()}"
-        build_data["artifacts"].append(f"/{RUNTIME.as_posix()}/{library.name}")
+        build_data["artifacts"] += [f"/{file.relative_to(Path(self.root).resolve()).as_posix()}" for file in made]
 
 
 def platform_tag() -> str:
@@ -48,10 +48,11 @@ def platform_tag() -> str:
     return tag.replace("-", "_").replace(".", "_")
 
 
-def load_builder(path: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
     """The module that compiles, without importing the package that is being built."""
-    spec = importlib.util.spec_from_file_location("softprune_kernels_build", path)
+    spec = importlib.util.spec_from_file_location("softprune_compilation", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their own module up
     spec.loader.exec_module(module)
     return module

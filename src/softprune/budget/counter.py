@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from softprune.ops.recurrence.fused import OPERATOR as _RECURRENCE
+
 _aten = torch.ops.aten
 
 # Products torch's registry leaves out, as MACs.
@@ -86,6 +88,11 @@ class MacCounter(TorchDispatchMode):
             self.pool_macs += args[0].numel()
         elif operator in flop_registry:
             self._book(operator, args, flop_registry[operator](*args, **kwargs, out_val=out) // 2)
+        elif operator is _RECURRENCE:
+            # Each of its two matrices meets every step of every sample once.
+            steps = math.prod(args[0].shape[:2])
+            for weight in args[1:3]:
+                self._book(operator, [weight], steps * weight.numel())
         elif operator in _MORE_MACS:
             self._book(operator, args, _MORE_MACS[operator](*args, **kwargs))
 

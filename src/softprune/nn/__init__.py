@@ -1,9 +1,18 @@
-"""The paper's networks. A name is looked up when it is first used, so that importing costs nothing."""
+"""The paper's networks, recurrent layers and layers of low rank.
+
+A name is looked up when it is first used, so that importing costs nothing.
+"""
 
 from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "FastGRNN": "softprune.nn.fastgrnn",
+    "FastGRNNCell": "softprune.nn.fastgrnn",
+    "FastGRNNClassifier": "softprune.nn.fastgrnn_classifier",
+    "LowRankConv2d": "softprune.nn.low_rank",
+    "LowRankLinear": "softprune.nn.low_rank",
+    "fold": "softprune.nn.folding",
     "mobilenet_v1": "softprune.nn.mobilenet",
     "resnet18": "softprune.nn.resnet",
     "resnet20": "softprune.nn.resnet_cifar",
@@ -11,7 +20,19 @@ _HOMES = {
     "resnet56": "softprune.nn.resnet_cifar",
 }
 
-__all__ = ["mobilenet_v1", "resnet18", "resnet20", "resnet50", "resnet56"]
+__all__ = [
+    "FastGRNN",
+    "FastGRNNCell",
+    "FastGRNNClassifier",
+    "LowRankConv2d",
+    "LowRankLinear",
+    "fold",
+    "mobilenet_v1",
+    "resnet18",
+    "resnet20",
+    "resnet50",
+    "resnet56",
+]
 
 
 def __getattr__(name: str) -> Any:

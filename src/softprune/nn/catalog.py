@@ -30,6 +30,14 @@ NETWORKS: dict[str, NetworkInfo] = {
     ),
     "resnet20": NetworkInfo("softprune.nn.resnet_cifar:resnet20", (1, 3, 32, 32), "ResNet20 of He et al., 10 classes"),
     "resnet56": NetworkInfo("softprune.nn.resnet_cifar:resnet56", (1, 3, 32, 32), "ResNet56 of He et al., 10 classes"),
+    "fastgrnn_har2": NetworkInfo(
+        "softprune.nn.fastgrnn_classifier:fastgrnn_har2", (1, 128, 9), "FastGRNN with 80 units for HAR-2, 2 classes"
+    ),
+    "fastgrnn_google12": NetworkInfo(
+        "softprune.nn.fastgrnn_classifier:fastgrnn_google12",
+        (1, 99, 32),
+        "FastGRNN with 100 units for Google-12, 12 classes",
+    ),
 }
 
 

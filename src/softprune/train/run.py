@@ -122,6 +122,7 @@ def open_source(config: RunConfig) -> Source:
         normalise=given.normalise,
         subset=given.subset,
         workers=given.workers,
+        held=given.held,
         **more,
     )
 

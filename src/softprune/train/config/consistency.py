@@ -89,6 +89,8 @@ def _batch(config: RunConfig) -> Iterator[Problem]:
 
 def _data(config: RunConfig) -> Iterator[Problem]:
     data = config.data
+    if data.held == "validation" and data.name not in ("har2", "google12"):
+        yield Problem("data.held", f"validation has no effect with {data.name}, only with har2 and google12")
     if data.name != "image-folder" and data.image_size != DataConfig.model_fields["image_size"].default:
         yield Problem("data.image_size", f"{data.image_size} has no effect with {data.name}, only with image-folder")
     if data.name not in DATASETS and (data.root is not None or data.subset is not None or not data.augment):

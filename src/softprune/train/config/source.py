@@ -10,7 +10,7 @@ from softprune.nn.catalog import NETWORKS
 from softprune.train.config.problem import unknown_choice
 from softprune.train.config.section import Count, Named, is_factory
 
-DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "image-folder")
+DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "image-folder", "har2", "google12")
 _OWN = ", nor package.module:factory"
 
 
@@ -57,6 +57,12 @@ class DataConfig(Named):
         default=0, ge=0, description="Processes that decode an image-folder; 0 decodes in the training process."
     )
     image_size: Count = Field(default=224, description="Side of the square images of image-folder.")
+
+    held: Literal["test", "validation"] = Field(
+        default="test",
+        description="What is tested on: the official test samples, or a part of the training samples with subjects or "
+        "speakers of its own (har2, google12), to choose settings with.",
+    )
 
     @field_validator("name")
     @classmethod

@@ -9,6 +9,8 @@ from softprune.nn.catalog import load_factory
 from softprune.train.data.cifar import NORMALISE as CIFAR10
 from softprune.train.data.cifar import read_cifar10
 from softprune.train.data.digits import load_digits
+from softprune.train.data.google12 import read_google12
+from softprune.train.data.har import read_har2
 from softprune.train.data.image_folder import NORMALISE as IMAGENET
 from softprune.train.data.image_folder import read_image_folder
 from softprune.train.data.indexed import IndexedSource
@@ -16,9 +18,11 @@ from softprune.train.data.loader import LoaderSource
 from softprune.train.data.mnist import FASHION_MNIST, MNIST, read_mnist
 from softprune.train.data.origin import ORIGINS, unknown
 from softprune.train.data.samples import MemorySamples, Samples, SubsetSamples, balanced
+from softprune.train.data.sequence import Held
 from softprune.train.data.source import Source
 
 DATA_SETS = tuple(ORIGINS)
+_SEQUENCES = {"har2": (read_har2, 2), "google12": (read_google12, 12)}
 
 
 def open_data(
@@ -30,13 +34,14 @@ def open_data(
     subset: int | None = None,
     workers: int = 0,
     image_size: int = 224,
+    held: Held = "test",
 ) -> Source:
     """Open a data set. Its files are checked now, so that a run does not fail later.
 
     Args:
-        name: digits, mnist, fashion-mnist, cifar10, image-folder, or ``package.module:factory``. A factory is called
-            without arguments and returns a Source or a pair of loaders; root, subset, normalise and augment=False are
-            refused.
+        name: digits, mnist, fashion-mnist, cifar10, image-folder, har2, google12, or ``package.module:factory``. A
+            factory is called without arguments and returns a Source or a pair of loaders; root, subset, normalise,
+            held and augment=False are refused.
         root: the folder with the files; by default ``data``, and for Fashion-MNIST also the system's.
         augment: change the training images at random, in the way that suits the data set (the digits: not at all).
         normalise: pixels with the mean and deviation of the data set's "own" training images, or with those of
@@ -44,6 +49,8 @@ def open_data(
         subset: train on this many samples of a fixed permutation, the classes as equal as they can be.
         workers: processes that decode an image folder; the other data sets lie in memory and need none.
         image_size: side of the squares that an image folder gives.
+        held: what is tested on: the official "test" samples, or a "validation" part of the training samples (other
+            subjects in har2, other speakers in google12), so that settings are chosen without the test samples.
 
     Raises:
         FileNotFoundError: if the files are not there, with the way to get them.
@@ -61,6 +68,10 @@ def open_data(
         raise ValueError(f"normalise is own or imagenet; got {normalise!r}")
     if normalise == "imagenet" and name not in ("cifar10", "image-folder"):
         raise ValueError(f"{name!r}: normalise=imagenet is for cifar10 and image-folder, which have three colours")
+    if held not in ("test", "validation"):
+        raise ValueError(f"held is test or validation; got {held!r}")
+    if held == "validation" and name not in _SEQUENCES:
+        raise ValueError(f"{name!r}: held=validation is for {' and '.join(_SEQUENCES)}, which say how to split")
     if ":" in name:
         if root is not None or subset is not None or not augment:
             raise ValueError(f"{name!r}: root, subset and augment are up to the factory")
@@ -69,15 +80,19 @@ def open_data(
         raise ValueError(unknown(name))
     if workers < 0:
         raise ValueError(f"workers is 0 or more; got {workers}")
-    classes, side, channels = 10, image_size, 3
+    classes, shape = 10, (3, image_size, image_size)
     train: Samples
     test: Samples
     if name == "image-folder":
         train, test, names = read_image_folder(folder, augment=augment, image_size=image_size)
         classes = len(names)
+    elif name in _SEQUENCES:
+        read, classes = _SEQUENCES[name]
+        train, test = read(folder, held=held)
+        shape = tuple(train.images.shape[1:])
     else:
         train, test = _in_memory(name, folder, augment=augment, normalise=normalise)
-        channels, side = train.images.shape[1:3]
+        shape = tuple(train.images.shape[1:])
     if subset is not None:
         train = SubsetSamples(train, balanced(train.labels, subset))
     return IndexedSource(
@@ -85,7 +100,7 @@ def open_data(
         train=train,
         test=test,
         classes=classes,
-        example_shape=(1, channels, side, side),
+        example_shape=(1, *shape),
         workers=workers if name == "image-folder" else 0,
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -24,20 +25,37 @@ def open_rgb(path: Path) -> Image:
     Raises:
         ValueError: if it cannot be decoded to the last pixel; names the file.
     """
+    with path.open("rb") as content:
+        return _decoded(content, str(path), _rgb)
+
+
+def open_grey(content: BinaryIO, shown: str) -> Image:
+    """A PNG or JPEG as a grey image of 8 bits.
+
+    Args:
+        content: an open file.
+        shown: what to call it in a message.
+
+    Raises:
+        ValueError: if it cannot be decoded to the last pixel; names the file.
+    """
+    return _decoded(content, shown, lambda image: image.convert("L"))
+
+
+def _decoded(content: BinaryIO, shown: str, convert: Callable[[Image], Image]) -> Image:
     try:
         from PIL import Image
     except ImportError as error:
         raise ImportError("images are read with Pillow: pip install 'softprune[images]'") from error
-    content = path.open("rb")  # outside the net below: an absent file keeps its own error
-    with content, warnings.catch_warnings():
+    with warnings.catch_warnings():
         # Odd metadata, such as a damaged EXIF block, is not our concern while the pixels are whole.
         warnings.simplefilter("ignore")
         try:
             with Image.open(content) as image:
-                return _rgb(image)
+                return convert(image)
         # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more, by format and damage.
         except Exception as error:
-            raise ValueError(f"{path}: cannot be decoded as an image: {error}") from error
+            raise ValueError(f"{shown}: cannot be decoded as an image: {error}") from error
 
 
 def _rgb(image: Image) -> Image:

@@ -31,6 +31,15 @@ ORIGINS: dict[str, str] = {
         "An image folder has train/<class>/ and val/<class>/ with JPEG or PNG files. For ImageNet, register at "
         "https://image-net.org and sort the validation images into one folder for each class."
     ),
+    "har2": (
+        "HAR-2 is UCI's data set 240, Human Activity Recognition Using Smartphones "
+        "(https://archive.ics.uci.edu/dataset/240): the zip as it is, or the folder 'UCI HAR Dataset' in it."
+    ),
+    "google12": (
+        "Google-12 is made of Speech Commands v0.01, "
+        "http://download.tensorflow.org/data/speech_commands_v0.01.tar.gz: unpack it with tar xf into a folder of its "
+        "own; it has one folder of wav files for each word, and _background_noise_."
+    ),
 }
 
 

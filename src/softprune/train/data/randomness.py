@@ -30,6 +30,9 @@ class Purpose(IntEnum):
     COLUMN = 2
     FLIP = 3
     LOADER = 4
+    NOISE = 5
+    PLACE = 6
+    VOLUME = 7
     CROP_AREA = 100  # to 109, one for each attempt
     CROP_RATIO = 200  # to 209
 

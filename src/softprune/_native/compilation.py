@@ -1,0 +1,127 @@
+"""Compiling shared libraries with the system's C++ compiler; `python -m softprune._native.compilation` makes them all.
+
+A library is made of sources that are compiled once for each instruction set, so that one file fits every processor.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+SUFFIX = "dylib" if sys.platform == "darwin" else "so"
+
+# -ffp-contract lets a * b + c become one instruction; nothing else of "fast math", which would break NaN and infinity.
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-w")
+X86 = {
+    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx2", "-mfma", "-mpopcnt"),
+    "avx2": ("-mavx2", "-mfma"),
+}
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """One shared library of the package.
+
+    Args:
+        file: where it lies once it is made.
+        sources: the folder of its sources; on x86 ``avx512.cpp`` and ``avx2.cpp`` are among them.
+        units: the sources for any processor, without their suffix.
+        headers: folders of headers that it shares with other libraries.
+    """
+
+    file: Path
+    sources: Path
+    units: tuple[str, ...]
+    headers: tuple[Path, ...] = ()
+
+    def is_built(self) -> bool:
+        """Whether the library is there and newer than everything that it is made of."""
+        made_of = [Path(__file__)]
+        for folder in (self.sources, *self.headers):
+            made_of += [*folder.glob("*.h"), *folder.glob("*.cpp")]
+        return self.file.is_file() and self.file.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
+
+    def build(self, target: Path | None = None, *, extra: Sequence[str] = ()) -> Path:
+        """Compile the library.
+
+        Args:
+            target: the file to write, the library's own place by default; it appears complete or not at all.
+            extra: more flags for compiler and linker, such as ``-fsanitize=address``.
+
+        Returns:
+            The file.
+
+        Raises:
+            RuntimeError: if there is no compiler, or it fails; with its message.
+        """
+        program, target = _required_compiler(), target or self.file
+        units = self.flags_of_units()
+        with tempfile.TemporaryDirectory() as folder:
+            objects = [f"{folder}/{name}.o" for name in units]
+            _run_all(
+                [program, *FLAGS, *flags, *extra, "-c", str(self.sources / f"{name}.cpp"), "-o", made]
+                for (name, flags), made in zip(units.items(), objects, strict=True)
+            )
+            scratch = target.with_name(f".{target.name}.{os.getpid()}")
+            try:
+                _run_all([[program, "-shared", *extra, "-o", str(scratch), *objects, "-pthread"]])
+                scratch.replace(target)
+            finally:
+                scratch.unlink(missing_ok=True)
+        return target
+
+    def flags_of_units(self) -> dict[str, tuple[str, ...]]:
+        """Each translation unit with the flags of its instruction set."""
+        headers = tuple(f"-I{folder}" for folder in self.headers)
+        x86 = platform.machine().lower() in ("x86_64", "amd64")
+        return {
+            name: headers + flags for name, flags in {**dict.fromkeys(self.units, ()), **(X86 if x86 else {})}.items()
+        }
+
+
+_RUNTIME = PACKAGE / "deploy" / "runtime"
+_RECURRENCE = PACKAGE / "ops" / "recurrence"
+
+ENGINE = NativeLibrary(_RUNTIME / f"kernels.{SUFFIX}", _RUNTIME / "kernels", ("cpu", "plan", "portable"))
+RECURRENCE = NativeLibrary(
+    _RECURRENCE / f"recurrence.{SUFFIX}",
+    _RECURRENCE / "kernels",
+    ("entry", "portable"),
+    headers=(ENGINE.sources,),  # its vectors and activation functions
+)
+LIBRARIES = (ENGINE, RECURRENCE)
+
+
+def compiler() -> str | None:
+    """The C++ compiler: $CXX, or the first of c++, g++, clang++ on the path; None if there is none."""
+    wish = os.environ.get("CXX", "").split()
+    names = wish[:1] or ["c++", "g++", "clang++"]
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+def _required_compiler() -> str:
+    program = compiler()
+    if program is None:
+        raise RuntimeError("no C++ compiler found: install g++ or clang++, or name one in the variable CXX")
+    return program
+
+
+def _run_all(commands: Iterable[list[str]]) -> None:
+    running = [(command, subprocess.Popen(command, stderr=subprocess.PIPE, text=True)) for command in commands]
+    for command, process in running:
+        _, message = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{message.strip()[-2000:]}")
+
+
+if __name__ == "__main__":
+    for library in LIBRARIES:
+        sys.stdout.write(f"{library.build()}\n")

@@ -1,0 +1,179 @@
+"""Linear layers whose matrix is a product of two thin ones, with ranks that are fixed or learnt."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class LowRankLinear(nn.Module):
+    """A linear layer with the matrix ``(up * m) down``, where m weighs the directions.
+
+        y = W x + b,    W = sum_k m_k up_k down_k
+
+    ``up`` is [out, rank], ``down`` [rank, in]. Without ``learned`` there is no m and the rank is what it is. With it m
+    is an ordinary 1-D Parameter, ones at first: a method that makes entries of m zero removes directions, and `fold`
+    makes the layer smaller.
+
+    (m, up, down) and (m / c, c up, down) are the same layer, so decay on m alone shrinks m and lets up grow, until a
+    threshold on m bites. Decay the factors as well, or call `normalise_` from time to time, if ranks fall too fast.
+
+    Args:
+        in_features: size of an input.
+        out_features: size of an output.
+        rank: columns of ``up``, 1 to min(in, out); that maximum by default.
+        bias: whether b is added.
+        learned: whether there is an m.
+
+    Raises:
+        ValueError: for a rank out of range.
+
+    >>> layer = LowRankLinear(8, 6, rank=2, learned=True)
+    >>> layer(torch.zeros(3, 8)).shape, layer.weight.shape, layer.m.shape
+    (torch.Size([3, 6]), torch.Size([6, 8]), torch.Size([2]))
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, rank: int | None = None, bias: bool = True, learned: bool = False
+    ) -> None:
+        super().__init__()
+        full = min(in_features, out_features)
+        rank = full if rank is None else rank
+        if not 1 <= rank <= full:
+            raise ValueError(f"the rank of a {out_features} x {in_features} matrix is 1 to {full}; got {rank}")
+        self.in_features = in_features
+        self.out_features = out_features
+        self.up = nn.Parameter(torch.empty(out_features, rank))
+        self.down = nn.Parameter(torch.empty(rank, in_features))
+        self.m = nn.Parameter(torch.ones(rank)) if learned else None
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.reset_parameters()
+
+    @property
+    def rank(self) -> int:
+        """How many directions are stored; a zero in m still counts."""
+        return self.down.shape[0]
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [out, in], differentiable."""
+        up = self.up if self.m is None else self.up * self.m
+        return up @ self.down
+
+    def reset_parameters(self) -> None:
+        """Factors whose product has the variance of `nn.Linear`'s weights."""
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
+        nn.init.normal_(self.up, std=1 / math.sqrt(self.rank))
+        if self.bias is not None:
+            bound = 1 / math.sqrt(self.in_features)
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Inputs [..., in] to outputs [..., out], through the factors."""
+        inner = F.linear(x, self.down)
+        return F.linear(inner if self.m is None else inner * self.m, self.up, self.bias)
+
+    @torch.no_grad()
+    def normalise_(self) -> LowRankLinear:
+        """Give every column of ``up`` and row of ``down`` length one and m the rest: the same matrix.
+
+        A column or row of zeros stays as it is.
+
+        Raises:
+            ValueError: if there is no m to take the lengths.
+        """
+        if self.m is None:
+            raise ValueError("lengths go into m: make the layer with learned=True")
+        up, down = self.up.norm(dim=0), self.down.norm(dim=1)
+        up, down = (torch.where(length > 0, length, 1.0) for length in (up, down))
+        self.up.div_(up)
+        self.down.div_(down.unsqueeze(1))
+        self.m.mul_(up * down)
+        return self
+
+    @classmethod
+    @torch.no_grad()
+    def from_dense(
+        cls, layer: nn.Linear | nn.Conv2d, *, rank: int | None = None, learned: bool = True
+    ) -> LowRankLinear | LowRankConv2d:
+        """The best layer of a rank for a trained one, by its singular values, which become m.
+
+        Args:
+            layer: a linear layer, or a 1 x 1 convolution without groups.
+            rank: directions to keep, the largest first; all by default.
+            learned: keep the singular values as m; otherwise each factor gets their roots.
+
+        Raises:
+            ValueError: for another layer, or a rank out of range.
+
+        >>> dense = nn.Linear(5, 4)
+        >>> thin = LowRankLinear.from_dense(dense)
+        >>> torch.allclose(thin.weight, dense.weight, atol=1e-5), bool((thin.m[:-1] >= thin.m[1:]).all())
+        (True, True)
+        """
+        if isinstance(layer, nn.Conv2d):
+            return LowRankConv2d(
+                _from_matrix(_pointwise(layer), layer.bias, rank, learned=learned), stride=layer.stride
+            )
+        if not isinstance(layer, nn.Linear):
+            raise ValueError(f"a Linear or a 1 x 1 Conv2d can be split; got a {type(layer).__name__}")
+        return _from_matrix(layer.weight, layer.bias, rank, learned=learned)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}, "
+            f"bias={self.bias is not None}, learned={self.m is not None}"
+        )
+
+
+class LowRankConv2d(nn.Module):
+    """A 1 x 1 convolution with a matrix of low rank.
+
+    Args:
+        linear: what is done to the channels of every pixel.
+        stride: between the pixels that are taken.
+
+    >>> conv = LowRankConv2d(LowRankLinear(8, 6, rank=2))
+    >>> conv(torch.zeros(3, 8, 5, 5)).shape
+    torch.Size([3, 6, 5, 5])
+    """
+
+    def __init__(self, linear: LowRankLinear, *, stride: tuple[int, ...] = (1, 1)) -> None:
+        super().__init__()
+        self.linear = linear
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images [n, in, height, width] to [n, out, height, width]."""
+        one = (..., None, None)
+        inner = F.conv2d(x, self.linear.down[one], stride=self.stride)
+        if self.linear.m is not None:
+            inner = inner * self.linear.m[one]
+        return F.conv2d(inner, self.linear.up[one], self.linear.bias)
+
+
+def _pointwise(conv: nn.Conv2d) -> Tensor:
+    if conv.kernel_size != (1, 1) or conv.groups != 1 or conv.padding not in ((0, 0), "valid"):
+        raise ValueError(f"only a 1 x 1 convolution without groups and padding is a matrix; got {conv}")
+    return conv.weight.flatten(1)
+
+
+def _from_matrix(weight: Tensor, bias: Tensor | None, rank: int | None, *, learned: bool) -> LowRankLinear:
+    outputs, inputs = weight.shape
+    layer = LowRankLinear(inputs, outputs, rank=rank, bias=bias is not None, learned=learned)
+    layer.to(weight.device, weight.dtype)
+    left, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
+    left, values, right = left[:, : layer.rank], values[: layer.rank], right[: layer.rank]
+    if layer.m is None:
+        roots = values.sqrt()
+        left, right = left * roots, right * roots.unsqueeze(1)
+    else:
+        layer.m.copy_(values)
+    layer.up.copy_(left)
+    layer.down.copy_(right)
+    if layer.bias is not None and bias is not None:
+        layer.bias.copy_(bias)
+    return layer

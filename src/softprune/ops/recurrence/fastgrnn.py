@@ -1,0 +1,107 @@
+"""FastGRNN over a whole sequence, by the fastest way there is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from softprune.ops.recurrence.curve import Curve, check_curve, number
+from softprune.ops.recurrence.fused import fused
+from softprune.ops.recurrence.library import is_there
+from softprune.ops.recurrence.loop import fastgrnn_loop
+
+
+def fastgrnn(
+    x: Tensor,
+    *,
+    w: Tensor,
+    u: Tensor,
+    gate_bias: Tensor,
+    update_bias: Tensor,
+    zeta: Tensor,
+    nu: Tensor,
+    start: Tensor | None = None,
+    gate: Curve = "sigmoid",
+    update: Curve = "tanh",
+) -> tuple[Tensor, Tensor]:
+    """FastGRNN over sequences of equal length.
+
+        pre_t = W x_t + U h_{t-1}
+        z_t   = gate(pre_t + gate_bias),    c_t = update(pre_t + update_bias)
+        h_t   = z_t * h_{t-1} + (zeta * (1 - z_t) + nu) * c_t
+
+    On a CPU in float32 one compiled operator runs all steps; elsewhere, where it is not compiled, and while a model is
+    exported, the plain loop does. Both have the same gradients.
+
+    Args:
+        x: inputs [n, steps, features]; at least one step.
+        w: [hidden, features].
+        u: [hidden, hidden].
+        gate_bias: [hidden].
+        update_bias: [hidden].
+        zeta: one number in (0, 1), shape () or (1,).
+        nu: one number in (0, 1), likewise.
+        start: the state before the first step, [n, hidden]; zeros by default.
+        gate: non-linearity of the gate, one of `CURVES`.
+        update: non-linearity of the update, one of `CURVES`.
+
+    Returns:
+        All states [n, steps, hidden] and the last one [n, hidden].
+
+    Raises:
+        ValueError: if shapes do not fit, or there is no such non-linearity.
+
+    >>> w, u, b = torch.ones(2, 3), torch.zeros(2, 2), torch.zeros(2)
+    >>> states, last = fastgrnn(
+    ...     torch.zeros(5, 7, 3), w=w, u=u, gate_bias=b, update_bias=b, zeta=torch.tensor(0.5), nu=torch.tensor(0.1)
+    ... )
+    >>> states.shape, last.shape
+    (torch.Size([5, 7, 2]), torch.Size([5, 2]))
+
+    Reference: A. Kusupati et al., "FastGRNN: a fast, accurate, stable and tiny kilobyte sized gated recurrent neural
+    network", NeurIPS 2018, section 3.
+    """
+    check_curve(gate, "gate")
+    check_curve(update, "update")
+    _check_shapes(x, w, u, gate_bias, update_bias, start)
+    tensors = [x, w, u, gate_bias, update_bias, zeta, nu, *([] if start is None else [start])]
+    if _can_fuse(tensors):
+        biases = torch.stack([gate_bias, update_bias])
+        scales = torch.cat([zeta.reshape(1), nu.reshape(1)])
+        states, last, _ = fused(x, w, u, biases, scales, start, number(gate), number(update))
+        return states, last
+    return fastgrnn_loop(
+        x, w=w, u=u, gate_bias=gate_bias, update_bias=update_bias, zeta=zeta, nu=nu, start=start,
+        gate=gate, update=update,
+    )  # fmt: skip
+
+
+def _can_fuse(tensors: list[Tensor]) -> bool:
+    # A compiler takes the operator as it is; an exporter wants operations that others know. Releases of torch that
+    # cannot tell the two apart get the loop.
+    exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    if exporting() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return False
+    if not all(tensor.is_cpu and tensor.dtype == torch.float32 for tensor in tensors):
+        return False
+    return is_there()
+
+
+def _check_shapes(
+    x: Tensor, w: Tensor, u: Tensor, gate_bias: Tensor, update_bias: Tensor, start: Tensor | None
+) -> None:
+    if x.dim() != 3 or x.shape[1] == 0:
+        raise ValueError(f"a sequence is [n, steps, features] with at least one step; got {tuple(x.shape)}")
+    hidden, features = u.shape[0], x.shape[2]
+    wanted = {
+        "w": (w, (hidden, features)),
+        "u": (u, (hidden, hidden)),
+        "gate_bias": (gate_bias, (hidden,)),
+        "update_bias": (update_bias, (hidden,)),
+    }
+    if start is not None:
+        wanted["start"] = (start, (x.shape[0], hidden))
+    for name, (tensor, shape) in wanted.items():
+        if tensor.shape != shape:
+            raise ValueError(f"{name} must be {shape} here; got {tuple(tensor.shape)}")

@@ -1,0 +1,164 @@
+"""The fused operator: what the loop computes, on every instruction set, for every shape."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sequences import as_double, problem, run, worst
+
+from softprune.ops.recurrence import CURVES, fastgrnn, fastgrnn_loop
+from softprune.ops.recurrence.fused import fused
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+PAPER = {"samples": 6, "steps": 128, "features": 9, "hidden": 80}
+SMOOTH = ("sigmoid", "tanh")
+
+
+@pytest.mark.parametrize("use", ["last", "states", "both"])
+def test_it_agrees_with_the_loop_at_the_papers_size(use):
+    tensors = problem(**PAPER)
+    errors = worst(run(fastgrnn, tensors, use=use), run(fastgrnn_loop, as_double(tensors), use=use))
+    assert max(errors.values()) < 1e-5, errors
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    samples=st.integers(1, 11),
+    steps=st.integers(1, 6),
+    features=st.integers(1, 5),
+    hidden=st.one_of(st.integers(1, 40), st.sampled_from([79, 80, 81, 96, 97, 112, 130])),
+    start=st.booleans(),
+    gate=st.sampled_from(SMOOTH),
+    update=st.sampled_from(SMOOTH),
+)
+def test_it_agrees_with_the_loop_for_any_shape(samples, steps, features, hidden, start, gate, update):
+    tensors = problem(samples=samples, steps=steps, features=features, hidden=hidden, start=start)
+    curves = {"gate": gate, "update": update}
+    errors = worst(run(fastgrnn, tensors, **curves), run(fastgrnn_loop, as_double(tensors), **curves))
+    assert max(errors.values()) < 2e-5, errors
+
+
+@pytest.mark.parametrize("name", [name for name in CURVES if name not in SMOOTH])
+def test_it_agrees_with_the_loop_for_curves_with_corners(name):
+    # Two steps only: a sum within a rounding error of a corner has either slope.
+    tensors = problem(samples=5, steps=2, features=3, hidden=17, start=True)
+    curves = {"gate": name, "update": name}
+    errors = worst(run(fastgrnn, tensors, **curves), run(fastgrnn_loop, as_double(tensors), **curves))
+    assert max(errors.values()) < 1e-5, errors
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_the_non_linearities_are_accurate_over_their_whole_range(name):
+    # With U = 0, W = 1, zeta = 1 and nu = 0 a first step gives (1 - z) c; with a shut gate, c.
+    x = torch.cat([torch.linspace(-20, 20, 4001), torch.logspace(-30, 0, 500), -torch.logspace(-30, 0, 500)])
+    zeros, one = torch.zeros(1), torch.ones(1)
+    shut = {"gate_bias": torch.full((1,), -1e30), "update_bias": zeros}
+    states, _ = fastgrnn(
+        x.view(-1, 1, 1), w=torch.ones(1, 1), u=torch.zeros(1, 1), zeta=one, nu=zeros, gate="relu", update=name, **shut
+    )
+    expected = CURVES[name](x.double())
+    relative = ((states.flatten() - expected) / expected).abs()[x != 0]
+    assert relative.max() < 1e-6
+
+
+def test_the_result_does_not_depend_on_the_number_of_threads_or_on_chance():
+    tensors, before = problem(samples=9, steps=7, features=3, hidden=20), torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 3, 3):
+            torch.set_num_threads(threads)
+            found.append(run(fastgrnn, tensors))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(
+            torch.equal(found[0][name], other[name]) for name in ("states", "last", "dgate_bias", "dzeta", "dnu")
+        )
+
+
+def test_strides_do_not_matter():
+    tensors = problem(samples=4, steps=5, features=3, hidden=6)
+    straight = run(fastgrnn, tensors)
+    turned = {**tensors, "x": tensors["x"].detach().transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()}
+    turned["u"] = tensors["u"].detach().T.contiguous().T.requires_grad_()
+    assert max(worst(run(fastgrnn, turned), straight).values()) == 0
+
+
+def test_nan_stays_in_its_sample():
+    tensors = problem(samples=5, steps=4, features=2, hidden=3)
+    x = tensors.pop("x").detach().clone()
+    x[1, 2] = float("nan")
+    states, _ = fastgrnn(x, **tensors)
+    assert states[1, 2:].isnan().all()
+    assert states[[0, 2, 3, 4]].isfinite().all()
+    assert states[1, :2].isfinite().all()
+
+
+def test_an_empty_batch_goes_through():
+    tensors = problem(samples=1, steps=3, features=2, hidden=4)
+    tensors["x"] = torch.zeros(0, 3, 2)
+    states, last = fastgrnn(tensors.pop("x"), **tensors)
+    assert states.shape == (0, 3, 4)
+    assert last.shape == (0, 4)
+
+
+def test_the_operator_keeps_torchs_rules():
+    tensors = problem(samples=3, steps=2, features=2, hidden=3, start=True)
+    biases = torch.stack([tensors["gate_bias"], tensors["update_bias"]]).detach().requires_grad_()
+    scales = torch.tensor([0.7, 0.1], requires_grad=True)
+    given = (tensors["x"], tensors["w"], tensors["u"], biases, scales, tensors["start"], 0, 1)
+    result = torch.library.opcheck(fused, given)
+    assert set(result.values()) == {"SUCCESS"}
+
+
+def test_a_second_derivative_is_refused():
+    tensors = problem(samples=2, steps=2, features=2, hidden=2)
+    states, _ = fastgrnn(tensors["x"], **{k: v for k, v in tensors.items() if k != "x"})
+    (grad,) = torch.autograd.grad(states.sum(), tensors["u"], create_graph=True)
+    with pytest.raises(RuntimeError, match=r"autograd|grad"):
+        grad.sum().backward()
+
+
+LEVELS = """
+import torch
+from sequences import problem, run, worst, as_double
+from softprune.ops.recurrence import fastgrnn, fastgrnn_loop
+from softprune.ops.recurrence.library import library
+tensors = problem(samples=7, steps=5, features=3, hidden=83)
+errors = worst(run(fastgrnn, tensors), run(fastgrnn_loop, as_double(tensors)))
+print(library().level if library() else None, max(errors.values()))
+"""
+
+
+@pytest.mark.parametrize(("variable", "value"), [("_LEVEL", "portable"), ("_LEVEL", "avx2"), ("", "none")])
+def test_other_instruction_sets_and_none_give_the_same(variable, value):
+    import softprune
+
+    paths = os.pathsep.join([str(Path(softprune.__file__).parents[1]), str(Path(__file__).parent)])
+    environment = {**os.environ, f"SOFTPRUNE_KERNELS{variable}": value, "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", LEVELS], env=environment, capture_output=True, text=True, check=True)
+    level, error = done.stdout.split()
+    assert level in ({"none": ("None",), "avx2": ("avx2", "portable")}.get(value, (value,)))
+    assert float(error) < 1e-5
+
+
+@pytest.mark.slow
+def test_torch_compile_keeps_it_whole():
+    tensors = problem(samples=3, steps=4, features=2, hidden=5)
+    compiled = torch.compile(fastgrnn, fullgraph=True)
+    assert max(worst(run(compiled, tensors), run(fastgrnn, tensors)).values()) < 1e-6
+
+
+def test_autocast_leaves_the_recurrence_in_float32():
+    tensors = problem(samples=3, steps=4, features=2, hidden=5)
+    plain = run(fastgrnn, tensors)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = run(fastgrnn, tensors)
+    assert torch.equal(found["states"], plain["states"])
+    assert torch.equal(found["du"], plain["du"])

@@ -1,0 +1,132 @@
+"""HAR-2: the official zip or folder, two classes, validation by subject, and what is wrong with a file."""
+
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from real_data import shared
+from sequence_files import HAR_COUNTS, write_har, zipped
+
+from softprune.train.data import open_data
+from softprune.train.data.har import CLASS_OF, FOLDER, read_har2
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    root = tmp_path_factory.mktemp("har")
+    return root, write_har(root)
+
+
+@pytest.fixture
+def root(original, tmp_path):
+    """A copy that a test may damage."""
+    for file in (original[0] / FOLDER).rglob("*.txt"):
+        target = tmp_path / file.relative_to(original[0])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def test_windows_are_normalised_with_the_training_windows_alone(original):
+    root, arrays = original
+    train, test = read_har2(root, counts=HAR_COUNTS)
+    mean, std = arrays["train_x"].mean(0, dtype=np.float64), arrays["train_x"].std(0, dtype=np.float64)
+    np.testing.assert_allclose(train.images.numpy(), (arrays["train_x"] - mean) / std, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(test.images.numpy(), (arrays["test_x"] - mean) / std, rtol=0, atol=1e-5)
+    assert train.labels.tolist() == [CLASS_OF[a] for a in arrays["train_y"]]
+    assert abs(test.images.mean().item()) > 1e-3  # it is not normalised by itself
+
+
+def test_sitting_laying_and_upstairs_are_one_class():
+    assert [activity for activity, label in sorted(CLASS_OF.items()) if label == 0] == [2, 4, 6]
+
+
+def test_validation_is_of_other_subjects(original):
+    root, arrays = original
+    train, kept = read_har2(root, held="validation", counts=HAR_COUNTS)
+    of_kept = arrays["train_subjects"] == 8  # each fifth of 1, 3, 5, 6, 8
+    assert (len(train.labels), len(kept.labels)) == ((~of_kept).sum(), of_kept.sum())
+    mean = arrays["train_x"][~of_kept].mean(0, dtype=np.float64)
+    std = arrays["train_x"][~of_kept].std(0, dtype=np.float64)
+    expected = (arrays["train_x"][of_kept] - mean) / std
+    np.testing.assert_allclose(kept.images.numpy(), expected, rtol=0, atol=1e-5)
+
+
+def test_the_zip_and_the_zip_in_the_zip_are_the_same(original, tmp_path):
+    root, _ = original
+    expected = read_har2(root, counts=HAR_COUNTS)[0].images
+    inner = zipped(root, tmp_path / f"{FOLDER}.zip")
+    assert torch.equal(read_har2(inner, counts=HAR_COUNTS)[0].images, expected)
+    assert torch.equal(read_har2(tmp_path, counts=HAR_COUNTS)[0].images, expected)
+    outer = tmp_path / "outer.zip"
+    with zipfile.ZipFile(outer, "w") as archive:
+        archive.write(inner, inner.name)
+    assert torch.equal(read_har2(outer, counts=HAR_COUNTS)[0].images, expected)
+
+
+@pytest.mark.parametrize("cut", [10, 3000, -200])
+def test_a_truncated_zip_is_refused(original, tmp_path, cut):
+    path = zipped(original[0], tmp_path / f"{FOLDER}.zip")
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"UCI HAR Dataset\.zip: expected a whole zip file, found: .*data set 240"):
+        read_har2(path, counts=HAR_COUNTS)
+
+
+def test_a_zip_with_a_damaged_file_is_refused(original, tmp_path):
+    path = zipped(original[0], tmp_path / f"{FOLDER}.zip")
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        at = archive.getinfo(f"{FOLDER}/train/y_train.txt").header_offset
+    content[at + 70 : at + 76] = b"\xff" * 6
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"y_train\.txt: expected a text file, found"):
+        read_har2(path, counts=HAR_COUNTS)
+
+
+def test_another_zip_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("readme.txt", "nothing")
+    with pytest.raises(ValueError, match="expected the folder 'UCI HAR Dataset' in the zip, found none"):
+        read_har2(tmp_path / "other.zip")
+
+
+def test_a_missing_signal_is_named(root):
+    gone = root / FOLDER / "test" / "Inertial Signals" / "body_gyro_y_test.txt"
+    gone.unlink()
+    with pytest.raises(FileNotFoundError, match=r"body_gyro_y_test\.txt: the file is not there"):
+        read_har2(root, counts=HAR_COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("train/y_train.txt", lambda text: "7" + text[1:], r"y_train\.txt: expected the labels 1 to 6, found 7"),
+        ("train/y_train.txt", lambda text: text[:-2], r"expected 60 numbers, found 59"),
+        ("train/y_train.txt", lambda text: "1" + text[1:], r"expected the labels 0 to 1 to occur \(30, 30\)"),
+        ("train/Inertial Signals/total_acc_z_train.txt", lambda text: text[:5000], "expected 7,680 numbers, found"),
+        ("train/Inertial Signals/total_acc_z_train.txt", lambda text: text[:400] + "x" + text[401:], "up to the first"),
+        ("train/Inertial Signals/total_acc_z_train.txt", lambda text: text.replace("e+00", "e+99", 1), "up to the"),
+        ("train/subject_train.txt", lambda text: text + "9\n", "expected 60 numbers, found 61"),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_named(root, file, change, message):
+    path = root / FOLDER / file
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ValueError, match=message) as caught:
+        read_har2(root, counts=HAR_COUNTS)
+    assert str(path) in str(caught.value)
+
+
+def test_too_few_subjects_for_a_validation_are_refused(root):
+    path = root / FOLDER / "train" / "subject_train.txt"
+    path.write_text("1\n" * 60)
+    with pytest.raises(ValueError, match="1 training subjects are too few to keep a fifth of them"):
+        read_har2(root, held="validation", counts=HAR_COUNTS)
+
+
+def test_the_real_zip():
+    source = open_data("har2", root=shared("data", "uci_har", "UCI HAR Dataset.zip"))
+    assert (source.train_size, source.test_size, source.classes) == (7352, 2947, 2)
+    assert source.example_shape == (1, 128, 9)
+    assert source._train.images.isfinite().all()
