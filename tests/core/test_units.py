@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 import softprune
-from softprune import GMP, STR, Params, Rule, Sparsity, Units, sparsify
+from softprune import GMP, STR, Flops, Params, Rule, Sparsity, Units, sparsify
 from softprune.core.gate import gated
+from softprune.nn.folding import fold
+from softprune.nn.low_rank import LowRankLinear
 from softprune.nn.small import small_cnn
 
 X = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
@@ -89,7 +91,7 @@ def test_blocks_are_zero_as_a_whole_with_edges_that_do_not_divide() -> None:
 @pytest.mark.parametrize("match", ["9.importance", "9", "9.weight", nn.Linear, lambda name, module: "9" in name])
 def test_a_rule_gives_its_filters_a_goal_of_their_own(match) -> None:
     model = network()
-    rules = [Rule(match, goal=Params(2))]
+    rules = [Rule(match, goal=Sparsity(2 / 3))]
     sparsifier = sparsify(model, STR(), goal=Sparsity(0.5), units=Units.filter, example=X, rules=rules)
     train(model, sparsifier)
     assert round(sparsifier.measure()["9.importance.m"] * 6) == 2
@@ -132,6 +134,27 @@ def test_an_error_takes_the_gates_off_again() -> None:
     assert not gated(model)
     assert list(model.state_dict()) == keys
     assert torch.equal(model(X), before)
+
+
+def test_directions_of_low_rank_layers_are_pruned_and_folded() -> None:
+    torch.manual_seed(0)
+    first = LowRankLinear(784, 20, learned=True)
+    model = nn.Sequential(nn.Flatten(), first, nn.ReLU(), LowRankLinear(20, 3, rank=2), nn.Linear(3, 3))
+    sparsifier = sparsify(model, STR(), goal=Sparsity(0.75), units=Units.rank)
+    assert [t.name for t in sparsifier.targets] == ["1.m"]
+    train(model, sparsifier)
+    wanted = model(X)
+    small = fold(sparsifier.bake())
+    assert small[1].rank == 5
+    assert torch.allclose(small(X), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("goal", [Params(5), Flops(1000), Sparsity(0.5, scope="all")])
+def test_goals_that_do_not_count_units_are_refused(goal) -> None:
+    model = network()
+    with pytest.raises(ValueError, match="a share of the units"):
+        sparsify(model, STR(), goal=goal, units=Units.filter, example=X)
+    assert not gated(model)
 
 
 def test_what_cannot_be_gated_is_refused() -> None:

@@ -54,7 +54,7 @@ def choose(
     if units.kind == "weight":
         default = {t.name for t in prunable_tensors(model)} | {name for name, _, _ in _computed_weights(model)}
     else:
-        default = set(importances(model))
+        default = set(importances(model, units))
     unmatched: list[Match] = [*skips, *(r.match for r in rules)]
     chosen: list[Choice] = []
     candidates = []

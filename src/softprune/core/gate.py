@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from softprune.core.parametrization import raw_parameter, register, unregister
+from softprune.ops.units import Units
 
 # Under this name the importances are a part of their layer.
 IMPORTANCE, VECTOR = "importance", "m"
@@ -117,10 +118,13 @@ def fold_gates(model: nn.Module) -> None:
             del module._modules[IMPORTANCE]
 
 
-def importances(model: nn.Module) -> list[str]:
-    """The names of all importances that a model has: those of gates, and those that its layers bring."""
+def importances(model: nn.Module, units: Units) -> list[str]:
+    """The names of all importances of these units: those of gates, and for ranks those that layers bring."""
     return [
         f"{path}.{VECTOR}" if path else VECTOR
         for path, module in model.named_modules()
-        if isinstance(module, Importance) or getattr(type(module), "importance_of", None) == "rank"
+        if (
+            getattr(module, "importance_of", None) == "rank" if units.kind == "rank" else isinstance(module, Importance)
+        )
+        and module._parameters.get(VECTOR) is not None
     ]

@@ -9,7 +9,7 @@ from torch import nn
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.goals import Goal
+from softprune.budget.goals import Goal, Sparsity
 from softprune.budget.profiler import profile
 from softprune.budget.schedules import Schedule
 from softprune.core.gate import gated, gates_on
@@ -53,8 +53,8 @@ def sparsify(
         schedule: how the goal or the budget is approached; what the method proposes by default, for most of them
             `cubic(begin=0.1, end=0.7)` of the training.
         units: what is kept or pruned as a whole: single weights, `Units.filter` (output channels; needs `example`),
-            `Units.block(rows, cols)`, or `Units.rank` (directions of low-rank layers). Units other than weights have an
-            importance each, and goals count units.
+            `Units.block(rows, cols)`, or `Units.rank` (directions of low-rank layers that learn their rank). Units other
+            than weights have an importance each, and their goal is a Sparsity, the share of units to prune.
         skip: tensors to leave alone: globs, regular expressions, module types, predicates on (name, module).
         rules: settings for some tensors, applied in order.
         example: an input (or a tuple or dict of inputs) of batch size one; with it budgets know their MACs.
@@ -69,6 +69,8 @@ def sparsify(
     inner = refuse_model(model)
     if gated(inner):
         raise ValueError("this model has gates from an earlier sparsify: bake() or remove() it first")
+    if units.kind != "weight":
+        _refuse_totals([goal, *(rule.goal for rule in rules)], units)
     gates = places(inner, units, example) if units.kind in ("filter", "block") else []
     with gates_on(inner, gates):
         decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules, units=units, seed=seed)
@@ -81,6 +83,15 @@ def sparsify(
         for module, tensor in planned.target.sites:
             register(module, tensor, planned.transform)
     return Sparsifier(inner, method, decided, costs, parts, seed=seed)
+
+
+def _refuse_totals(goals: Sequence[Goal | None], units: Units) -> None:
+    """What a filter or a block costs depends on its neighbours; how many there are does not."""
+    for goal in goals:
+        if goal is not None and not (isinstance(goal, Sparsity) and goal.scope == "managed"):
+            raise ValueError(
+                f"goals for units of kind {units.kind!r} are a share of the units, Sparsity(...) without a scope; got {goal}"
+            )
 
 
 def _costs(model: nn.Module, managed: Sequence[PlannedTensor], example: Any) -> Profile:
