@@ -53,8 +53,8 @@ def sparsify(
         schedule: how the goal or the budget is approached; what the method proposes by default, for most of them
             `cubic(begin=0.1, end=0.7)` of the training.
         units: what is kept or pruned as a whole: single weights, `Units.filter` (output channels; needs `example`),
-            `Units.block(rows, cols)`, or `Units.rank` (directions of low-rank layers that learn their rank). Units other
-            than weights have an importance each, and their goal is a Sparsity, the share of units to prune.
+            `Units.block(rows, cols)`, or `Units.rank` (directions of low-rank layers that learn their rank). Units
+            other than weights have an importance each, and their goal is a Sparsity, the share of units to prune.
         skip: tensors to leave alone: globs, regular expressions, module types, predicates on (name, module).
         rules: settings for some tensors, applied in order.
         example: an input (or a tuple or dict of inputs) of batch size one; with it budgets know their MACs.
@@ -90,7 +90,8 @@ def _refuse_totals(goals: Sequence[Goal | None], units: Units) -> None:
     for goal in goals:
         if goal is not None and not (isinstance(goal, Sparsity) and goal.scope == "managed"):
             raise ValueError(
-                f"goals for units of kind {units.kind!r} are a share of the units, Sparsity(...) without a scope; got {goal}"
+                f"goals for units of kind {units.kind!r} are a share of the units, Sparsity(...) without a scope; "
+                f"got {goal}"
             )
 
 
