@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from softprune.core.gate import fold_gates
 from softprune.core.parametrization import managed_tensors, unregister
 from softprune.core.refusal import inside_compiled
 from softprune.core.sharding import refuse_sharded
@@ -64,4 +65,5 @@ def _unwrap(model: nn.Module, *, keep_zeros: bool) -> nn.Module:
                 target.raw.copy_(effective)
         for module, tensor in target.sites:
             unregister(module, tensor)
+    fold_gates(model)
     return model

@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 from softprune.budget.prunable import prunable_tensors, weight_names
+from softprune.core.gate import IMPORTANCE, VECTOR, Importance, importances
 from softprune.core.rule import Match, Rule, matches, refuse_unmatched
 from softprune.methods.base import Target
+from softprune.ops.units import Units
 
 # Where a tensor is read: its name there, the module, the attribute.
 Place: TypeAlias = tuple[str, nn.Module, str]
@@ -34,21 +36,33 @@ class Choice:
     reason: str = ""
 
 
-def choose(model: nn.Module, skip: Match | Iterable[Match], rules: Sequence[Rule]) -> list[Choice]:
+def choose(
+    model: nn.Module, skip: Match | Iterable[Match], rules: Sequence[Rule], units: Units = Units.weight
+) -> list[Choice]:
     """Every candidate of a model, in the order of the modules.
+
+    Args:
+        model: any; with gates where the units are filters or blocks.
+        skip: matches of tensors to leave alone.
+        rules: settings for some of the tensors.
+        units: whose weights, or importances, are candidates.
 
     Raises:
         ValueError: for a rule, or a skip, that matches no candidate.
     """
     skips: list[Match] = [skip] if isinstance(skip, str | re.Pattern) or callable(skip) else list(skip)
-    default = {t.name for t in prunable_tensors(model)} | {name for name, _, _ in _computed_weights(model)}
+    if units.kind == "weight":
+        default = {t.name for t in prunable_tensors(model)} | {name for name, _, _ in _computed_weights(model)}
+    else:
+        default = set(importances(model, units))
     unmatched: list[Match] = [*skips, *(r.match for r in rules)]
     chosen: list[Choice] = []
     candidates = []
-    for places in _all_places(model):
+    for places in _all_places(model, computed=units.kind == "weight"):
         names = [name for name, _, _ in places]
-        heard = [r for r in rules if any(r.matches(name, module) for name, module, _ in places)]
-        hit = [m for m in skips if any(matches(m, name, module) for name, module, _ in places)]
+        known = [*places, *_layers_of(model, places)]
+        heard = [r for r in rules if any(r.matches(name, module) for name, module, _ in known)]
+        hit = [m for m in skips if any(matches(m, name, module) for name, module, _ in known)]
         wanted = bool(default & set(names)) or any(_takes_in(r, places) for r in heard)
         if not wanted:
             continue
@@ -92,7 +106,7 @@ def _takes_in(rule: Rule, places: list[Place]) -> bool:
     return any(rule.matches(name, module) and not (whole and weight_names(module)) for name, module, _ in places)
 
 
-def _all_places(model: nn.Module) -> Iterable[list[Place]]:
+def _all_places(model: nn.Module, *, computed: bool) -> Iterable[list[Place]]:
     """The places of every plain Parameter, and of every weight that is none (to refuse it by name)."""
     sites: dict[int, list[Place]] = {}  # several places where weights are tied
     for path, module in model.named_modules():
@@ -101,7 +115,16 @@ def _all_places(model: nn.Module) -> Iterable[list[Place]]:
                 name = f"{path}.{tensor}" if path else tensor
                 sites.setdefault(id(parameter), []).append((name, module, tensor))
     yield from (places for places in sites.values() if ".parametrizations." not in f".{places[0][0]}")
-    yield from ([place] for place in _computed_weights(model))
+    if computed:
+        yield from ([place] for place in _computed_weights(model))
+
+
+def _layers_of(model: nn.Module, places: list[Place]) -> list[Place]:
+    """The weights that an importance acts on: to a user the rule for a layer is about its units."""
+    paths = [
+        name.removesuffix(f".{IMPORTANCE}.{VECTOR}") for name, module, _ in places if isinstance(module, Importance)
+    ]
+    return [(f"{path}.weight", model.get_submodule(path), "weight") for path in paths]
 
 
 def _computed_weights(model: nn.Module) -> list[Place]:

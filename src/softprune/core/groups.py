@@ -23,13 +23,15 @@ def param_groups(
     thresholds: Sequence[nn.Parameter],
     undecayed: Sequence[nn.Parameter] = (),
     *,
+    managed: Iterable[nn.Parameter] = (),
     weight_decay: float,
     norm_decay: float,
     threshold_decay: float,
 ) -> list[dict[str, Any]]:
     """Groups that hold each trainable parameter once: "weight", "norm", "threshold" and "undecayed"; none is empty.
 
-    "norm" has the parameters of normalisation modules and everything else of one dimension, such as biases.
+    "norm" has the parameters of normalisation modules and everything else of one dimension, such as biases, unless it
+    is managed: an importance is decayed like weights.
     """
     check_decay("weight_decay", weight_decay)
     check_decay("norm_decay", norm_decay)
@@ -40,6 +42,7 @@ def param_groups(
             "pass threshold_decay > 0 (the paper uses the weight decay), or freeze('thresholds') first"
         )
     seen = {id(p) for p in (*thresholds, *undecayed)}
+    kept = {id(p) for p in managed}
     weights: list[nn.Parameter] = []
     norms: list[nn.Parameter] = []
     for module in model.modules():
@@ -47,7 +50,8 @@ def param_groups(
             if not parameter.requires_grad or id(parameter) in seen:
                 continue
             seen.add(id(parameter))
-            (norms if isinstance(module, NORMS) or parameter.ndim <= 1 else weights).append(parameter)
+            small = isinstance(module, NORMS) or parameter.ndim <= 1
+            (norms if small and id(parameter) not in kept else weights).append(parameter)
     groups = [
         {"name": "weight", "params": weights, "weight_decay": weight_decay},
         {"name": "norm", "params": norms, "weight_decay": norm_decay},

@@ -23,7 +23,7 @@ from torch.nn.utils import parametrize
 from softprune.methods.transforms import Transform
 
 
-def register(module: nn.Module, tensor: str, transform: Transform) -> None:
+def register(module: nn.Module, tensor: str, transform: nn.Module) -> None:
     """Make ``module.<tensor>`` read as ``transform(raw)``; the Parameter object stays the same."""
     raw = module._parameters[tensor]
     assert raw is not None

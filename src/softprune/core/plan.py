@@ -15,6 +15,7 @@ from softprune.core.refusal import Memory, refuse_model, refuse_tensor
 from softprune.core.rule import Match, Rule
 from softprune.methods.base import Method, Target
 from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Transform
+from softprune.ops.units import Units
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +99,7 @@ def plan(
     budget: Budget | None = None,
     skip: Match | Iterable[Match] = (),
     rules: Sequence[Rule] = (),
+    units: Units = Units.weight,
     seed: int = 0,
 ) -> Plan:
     """Decide what `sparsify` would do, check all of it, and change nothing.
@@ -109,6 +111,7 @@ def plan(
         budget: instead of a goal, what each managed tensor shall keep.
         skip: matches of tensors to leave alone; stronger than any rule.
         rules: settings for some of the tensors, applied in order.
+        units: what is kept or pruned as a whole; filters and blocks must have their gates already.
         seed: of masks that are drawn at random.
 
     Raises:
@@ -119,7 +122,7 @@ def plan(
     model = refuse_model(model)
     own = [r for r in rules if r.goal is not None]
     goals = [checked_goal(given) for given in (*(r.goal for r in own), goal) if given is not None]
-    planned = [_planned(c, method) for c in choose(model, skip, rules)]
+    planned = [_planned(c, method) for c in choose(model, skip, rules, units)]
     if budget is not None:
         if goals:
             raise ValueError("a budget says what each tensor keeps, a goal what all of them keep together: give one")

@@ -103,6 +103,7 @@ class Sparsifier:
             self.model,
             list(self._thresholds()),
             list(self.variants.undecayed()),
+            managed=[target.raw for target in self.targets],
             weight_decay=weight_decay,
             norm_decay=norm_decay,
             threshold_decay=weight_decay if threshold_decay is None else threshold_decay,

@@ -9,16 +9,19 @@ from torch import nn
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.goals import Goal
+from softprune.budget.goals import Goal, Sparsity
 from softprune.budget.profiler import profile
 from softprune.budget.schedules import Schedule
+from softprune.core.gate import gated, gates_on
 from softprune.core.goals.part import Part, make_part
 from softprune.core.parametrization import register
-from softprune.core.plan import Plan, plan
+from softprune.core.places import places
+from softprune.core.plan import Plan, PlannedTensor, plan
 from softprune.core.refusal import refuse_model
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.methods.base import Method
+from softprune.ops.units import Units
 
 
 def sparsify(
@@ -28,6 +31,7 @@ def sparsify(
     goal: Goal | None = None,
     budget: Budget | None = None,
     schedule: Schedule | None = None,
+    units: Units = Units.weight,
     skip: Match | Iterable[Match] = (),
     rules: Sequence[Rule] = (),
     example: Any = None,
@@ -48,6 +52,9 @@ def sparsify(
             from a file, or one that another training has learnt.
         schedule: how the goal or the budget is approached; what the method proposes by default, for most of them
             `cubic(begin=0.1, end=0.7)` of the training.
+        units: what is kept or pruned as a whole: single weights, `Units.filter` (output channels; needs `example`),
+            `Units.block(rows, cols)`, or `Units.rank` (directions of low-rank layers that learn their rank). Units
+            other than weights have an importance each, and their goal is a Sparsity, the share of units to prune.
         skip: tensors to leave alone: globs, regular expressions, module types, predicates on (name, module).
         rules: settings for some tensors, applied in order.
         example: an input (or a tuple or dict of inputs) of batch size one; with it budgets know their MACs.
@@ -60,21 +67,38 @@ def sparsify(
         ValueError: for input that cannot work; the model is untouched then.
     """
     inner = refuse_model(model)
-    decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules, seed=seed)
-    managed = decided.managed
-    if example is not None:
-        costs = profile(inner, example, tensors=[p.target.name for p in managed])
-    else:
-        costs = Profile(
-            tuple(TensorCost(p.target.name, tuple(p.target.raw.shape), macs=0) for p in managed), counted=False
-        )
-    parts = _parts(inner, method, decided, schedule, costs)
+    if gated(inner):
+        raise ValueError("this model has gates from an earlier sparsify: bake() or remove() it first")
+    if units.kind != "weight":
+        _refuse_totals([goal, *(rule.goal for rule in rules)], units)
+    gates = places(inner, units, example) if units.kind in ("filter", "block") else []
+    with gates_on(inner, gates):
+        decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules, units=units, seed=seed)
+        managed = decided.managed
+        costs = _costs(inner, managed, example if units.kind == "weight" else None)
+        parts = _parts(inner, method, decided, schedule, costs)
     for planned in managed:
         assert planned.transform is not None
         planned.transform.train(planned.target.module.training)
         for module, tensor in planned.target.sites:
             register(module, tensor, planned.transform)
     return Sparsifier(inner, method, decided, costs, parts, seed=seed)
+
+
+def _refuse_totals(goals: Sequence[Goal | None], units: Units) -> None:
+    """What a filter or a block costs depends on its neighbours; how many there are does not."""
+    for goal in goals:
+        if goal is not None and not (isinstance(goal, Sparsity) and goal.scope == "managed"):
+            raise ValueError(
+                f"goals for units of kind {units.kind!r} are a share of the units, Sparsity(...) without a scope; "
+                f"got {goal}"
+            )
+
+
+def _costs(model: nn.Module, managed: Sequence[PlannedTensor], example: Any) -> Profile:
+    if example is not None:
+        return profile(model, example, tensors=[p.target.name for p in managed])
+    return Profile(tuple(TensorCost(p.target.name, tuple(p.target.raw.shape), macs=0) for p in managed), counted=False)
 
 
 def _parts(

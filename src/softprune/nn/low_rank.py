@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +36,9 @@ class LowRankLinear(nn.Module):
     >>> layer(torch.zeros(3, 8)).shape, layer.weight.shape, layer.m.shape
     (torch.Size([3, 6]), torch.Size([6, 8]), torch.Size([2]))
     """
+
+    # What m is the importance of, for those who prune units.
+    importance_of: ClassVar[str] = "rank"
 
     def __init__(
         self, in_features: int, out_features: int, *, rank: int | None = None, bias: bool = True, learned: bool = False

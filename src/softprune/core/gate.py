@@ -1,0 +1,130 @@
+"""Gates: an importance for each unit of a layer, a number that multiplies all weights of the unit.
+
+The importances are one small tensor, which a method manages like any other; the weights read as their products with it.
+Taking the gates off multiplies them in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from softprune.core.parametrization import raw_parameter, register, unregister
+from softprune.ops.units import Units
+
+# Under this name the importances are a part of their layer.
+IMPORTANCE, VECTOR = "importance", "m"
+
+
+class Importance(nn.Module):
+    """One number per unit, all 1 at first."""
+
+    def __init__(self, *shape: int, like: Tensor) -> None:
+        super().__init__()
+        self.m = nn.Parameter(torch.ones(shape, dtype=like.dtype, device=like.device))
+
+    def extra_repr(self) -> str:
+        return "x".join(map(str, self.m.shape))
+
+
+class Gate(nn.Module):
+    """Multiplies a tensor with the importances of the units that its elements belong to.
+
+    Args:
+        importance: of the layer. It is no submodule: several tensors share it, and it has its place in the layer.
+        block: elements of the tensor along each of its first axes that share an importance.
+    """
+
+    def __init__(self, importance: Importance, block: Sequence[int] = (1,)) -> None:
+        super().__init__()
+        self._shared = [importance]
+        self.block = tuple(block)
+
+    def forward(self, raw: Tensor) -> Tensor:
+        return raw * self._spread(raw)
+
+    def right_inverse(self, effective: Tensor) -> Tensor:
+        """The raw tensor behind an effective one; a closed gate tells nothing about it."""
+        spread = self._spread(effective)
+        return torch.where(spread == 0, effective, effective / spread)
+
+    def _spread(self, raw: Tensor) -> Tensor:
+        m: Tensor = self._shared[0].m
+        for axis, size in enumerate(self.block):
+            if size > 1:
+                m = m.repeat_interleave(size, dim=axis).narrow(axis, 0, raw.shape[axis])
+        return m.reshape(m.shape + (1,) * (raw.ndim - m.ndim))
+
+
+@dataclass(frozen=True, eq=False)
+class Gated:
+    """Where gates go.
+
+    Args:
+        path: of the layer whose units they are.
+        layer: that layer.
+        shape: of the importances.
+        tensors: the tensors that they act on, with their modules.
+        block: as of :class:`Gate`.
+    """
+
+    path: str
+    layer: nn.Module
+    shape: tuple[int, ...]
+    tensors: tuple[tuple[nn.Module, str], ...]
+    block: tuple[int, ...] = (1,)
+
+
+@contextmanager
+def gates_on(model: nn.Module, places: Sequence[Gated]) -> Iterator[None]:
+    """Put gates on; if the block raises the model is as it was."""
+    for place in places:
+        first = place.tensors[0]
+        importance = Importance(*place.shape, like=getattr(*first))
+        place.layer.add_module(IMPORTANCE, importance)
+        for module, tensor in place.tensors:
+            register(module, tensor, Gate(importance, place.block))
+    try:
+        yield
+    except BaseException:
+        fold_gates(model)
+        raise
+
+
+def gated(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Every tensor behind a gate."""
+    found = []
+    for module in model.modules():
+        if parametrize.is_parametrized(module):
+            lists = module.parametrizations
+            found += [(module, name) for name in lists if isinstance(lists[name][0], Gate)]  # type: ignore[union-attr,index]
+    return found
+
+
+@torch.no_grad()
+def fold_gates(model: nn.Module) -> None:
+    """Multiply the importances into the weights and take the gates off."""
+    for module, tensor in gated(model):
+        effective = getattr(module, tensor)
+        raw_parameter(module, tensor).copy_(effective)
+        unregister(module, tensor)
+    for module in model.modules():
+        if isinstance(module._modules.get(IMPORTANCE), Importance):
+            del module._modules[IMPORTANCE]
+
+
+def importances(model: nn.Module, units: Units) -> list[str]:
+    """The names of all importances of these units: those of gates, and for ranks those that layers bring."""
+    return [
+        f"{path}.{VECTOR}" if path else VECTOR
+        for path, module in model.named_modules()
+        if (
+            getattr(module, "importance_of", None) == "rank" if units.kind == "rank" else isinstance(module, Importance)
+        )
+        and module._parameters.get(VECTOR) is not None
+    ]

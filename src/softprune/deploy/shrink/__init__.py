@@ -1,0 +1,1 @@
+"""Shrinking: a network with dead channels becomes a smaller network without them."""
