@@ -64,6 +64,7 @@ METHODS: dict[str, list[str]] = {
     "dnw erk": ["method=dnw", "goal={{sparsity: {level}, budget: erk}}"],
     "snfs uniform": ["method=snfs", "goal={{sparsity: {level}, budget: uniform}}"],
     "snfs erk": ["method=snfs", "goal={{sparsity: {level}, budget: erk}}"],
+    "snfs erk, rate 0.1": ["method={{name: snfs, rate: 0.1}}", "goal={{sparsity: {level}, budget: erk}}"],
     "rigl uniform": ["method=rigl", "goal={{sparsity: {level}, budget: uniform}}"],
     "rigl erk": ["method=rigl", "goal={{sparsity: {level}, budget: erk}}"],
     "set erk": ["method=set", "goal={{sparsity: {level}, budget: erk}}"],

@@ -30,8 +30,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "given budget": ("gmp uniform", "gmp erk", "dnw uniform", "dnw erk"),
     "sparse from the first step": ("rigl erk", "set erk", "snfs erk", "dsr", "static erk", "snip global"),
 }
-# With one seed: the same with a uniform budget.
-ONCE = ("rigl uniform", "snfs uniform", "static uniform")
+# With one seed: the same with a uniform budget; a gentler SNFS, which moves half of the weights at its first moves.
+ONCE = ("rigl uniform", "snfs uniform", "static uniform", "snfs erk, rate 0.1")
 # Steps of one turn, and turns, of a comparison of costs.
 TURN, TURNS, BATCH = 50, 12, 128
 

@@ -80,7 +80,8 @@ def open_data(
         raise ValueError(unknown(name))
     if workers < 0:
         raise ValueError(f"workers is 0 or more; got {workers}")
-    classes, shape = 10, (3, image_size, image_size)
+    classes = 10
+    shape: tuple[int, ...] = (3, image_size, image_size)
     train: Samples
     test: Samples
     if name == "image-folder":
