@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from spx_compare import sparse, worst
 from spx_files import op
 
+from softprune.deploy.runtime.library import library
+from softprune.deploy.runtime.lowering import product
+
 CLOSE = 2e-5
 PLAIN = {"bias": None, "activation": None, "residual": None}
 SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -118,10 +121,22 @@ def test_transposed_convolution_with_more_padding_than_kernel(tmp_path: Path) ->
     st.sampled_from([0.0, 0.2, 1.0]),
     st.sampled_from([None, "relu", "gelu"]),
     st.booleans(),
+    st.sampled_from(["dense", "index", "masks", "chosen"]),
 )
 def test_linear(
-    tmp_path: Path, lead: list[int], inputs: int, outputs: int, density: float, activation: str | None, residual: bool
+    tmp_path: Path,
+    lead: list[int],
+    inputs: int,
+    outputs: int,
+    density: float,
+    activation: str | None,
+    residual: bool,
+    kind: str,
 ) -> None:
+    kernels = library()
+    if kind == "masks" and (kernels is None or not kernels.facts.expands):
+        kind = "index"
+    chosen = product._kind if kind == "chosen" else lambda *_, **__: kind
     weights = {
         "w": sparse(random(), (outputs, inputs), density),
         "v": sparse(random(1), (outputs, inputs), density),
@@ -130,7 +145,24 @@ def test_linear(
     ops = [op("linear", ["x"], "y", weight="w", bias="b", activation=activation, residual=None)]
     if residual:
         ops.append(op("linear", ["x"], "z", weight="v", bias=None, activation=activation, residual="y"))
-    assert worst(tmp_path, {"x": (*lead, inputs)}, ops, weights) < CLOSE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(product, "_kind", chosen)
+        assert worst(tmp_path, {"x": (*lead, inputs)}, ops, weights) < CLOSE
+
+
+@pytest.mark.parametrize(
+    "density, size, expands, kind",
+    [
+        (0.01, 1 << 12, True, "index"),
+        (0.2, 1 << 12, True, "dense"),
+        (0.2, 1 << 20, True, "masks"),
+        (0.9, 1 << 20, True, "dense"),
+        (0.15, 1 << 20, False, "index"),
+        (0.5, 1 << 20, False, "dense"),
+    ],
+)
+def test_the_kernel_of_a_linear_layer_follows_its_zeros(density: float, size: int, expands: bool, kind: str) -> None:
+    assert product._kind(int(density * size), size, expands=expands) == kind
 
 
 @SETTINGS

@@ -28,6 +28,10 @@ from softprune.deploy.runtime.weight import Weight
 
 # From so many rows on, rows are the lanes.
 MANY_ROWS = 8
+# With a smaller share of nonzeros than this they are looked up one by one.
+INDEX_BELOW = 0.1
+# So many weights, a megabyte, stay in the second-level cache.
+SMALL = 1 << 18
 
 
 def _matrix(b: Builder, path: str, array: Array) -> Array:
@@ -115,6 +119,21 @@ def _merge_rows(b: Builder, path: str, array: Array) -> Array:
         return mine.reshape(shape)
 
 
+def _kind(nonzeros: int, size: int, *, expands: bool) -> str:
+    """The way to compute a linear layer with few rows.
+
+    A nonzero by its index takes about as long as eight to ten weights of a dense row or of a row of masks; masks take
+    less memory than dense weights and, once these do not fit into a cache, less time.
+    """
+    if nonzeros < INDEX_BELOW * size:
+        return "index"
+    if nonzeros > DENSE_FROM * 2 * size or size <= SMALL:
+        return "dense"
+    if expands:
+        return "masks"
+    return "index" if nonzeros < 2 * INDEX_BELOW * size else "dense"
+
+
 def _few_rows(
     b: Builder, op: Op, source: Array, out: Array, added: Array | None, weight: Weight
 ) -> tuple[Linear, list[NDArray[Any]]]:
@@ -128,7 +147,8 @@ def _few_rows(
     record.residual_row = 0 if added is None else added.strides[0] // 4
     record.bias = bias.ctypes.data
     places, values = weight.nonzeros()
-    if len(places) > DENSE_FROM * 2 * outputs * inputs:
+    kind = _kind(len(places), outputs * inputs, expands=b.library.facts.expands)
+    if kind == "dense":
         dense = np.ascontiguousarray(weight.dense())
         record.values, record.kind = dense.ctypes.data, 0
         return record, [bias, dense]
@@ -136,7 +156,7 @@ def _few_rows(
     start = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=outputs))]).astype(np.int32)
     values = np.append(values, np.zeros(16, np.float32))
     record.values, record.start, record.kind = values.ctypes.data, start.ctypes.data, 1
-    if not b.library.facts.expands:
+    if kind == "index":
         record.index = column.ctypes.data
         return record, [bias, values, start, column]
     bits = np.zeros((outputs, -(-inputs // 16) * 16), bool)
