@@ -92,7 +92,8 @@ def gates_on(model: nn.Module, places: Sequence[Gated]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        fold_gates(model)
+        if places:
+            fold_gates(model)
         raise
 
 
@@ -114,7 +115,7 @@ def fold_gates(model: nn.Module) -> None:
         raw_parameter(module, tensor).copy_(effective)
         unregister(module, tensor)
     for module in model.modules():
-        if isinstance(module._modules.get(IMPORTANCE), Importance):
+        if isinstance(getattr(module, IMPORTANCE, None), Importance):
             del module._modules[IMPORTANCE]
 
 

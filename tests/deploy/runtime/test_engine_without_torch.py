@@ -24,7 +24,7 @@ class Refuse:
         parts = name.split(".")
         if parts[0] in {"torch", "safetensors", "pydantic", "typer", "rich", "yaml"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        if parts[0] == "softprune" and len(parts) > 1 and parts[1] != "deploy":
+        if parts[0] == "softprune" and len(parts) > 1 and parts[1] not in {"deploy", "_native"}:
             raise AssertionError(f"{name} was imported")
 
 sys.meta_path.insert(0, Refuse())
