@@ -13,7 +13,6 @@ __version__ = "0.1.0"
 _HOMES = {
     "Budget": "softprune.budget.budget",
     "CollapseWarning": "softprune.core.collapse",
-    "Custom": "softprune.ops",
     "Exp": "softprune.ops",
     "Flops": "softprune.budget.goals",
     "ForecastWarning": "softprune.core.forecasting.outlook",
@@ -26,7 +25,6 @@ _HOMES = {
     "ST3": "softprune.methods",
     "STR": "softprune.methods",
     "Sigmoid": "softprune.ops",
-    "Softplus": "softprune.ops",
     "Sparsifier": "softprune.core.sparsifier",
     "Sparsity": "softprune.budget.goals",
     "Units": "softprune.ops.units",
@@ -47,7 +45,6 @@ _HOMES = {
     "propose": "softprune.core.forecasting.proposal",
     "recalibrate_bn": "softprune.core.batchnorm",
     "restarted": "softprune.budget.rounds",
-    "rebuild": "softprune.deploy.shrink.shrinking",
     "scaled": "softprune.budget.allocators",
     "shrink": "softprune.deploy.shrink.shrinking",
     "soft_threshold": "softprune.ops",

@@ -10,6 +10,7 @@ from shrunk_networks import NETWORKS, Dense, Depthwise, FixedView, Residual, Tra
 from torch import nn
 
 import softprune
+from softprune.deploy.shrink import rebuild
 from softprune.deploy.shrink.recipe import Recipe
 from softprune.nn.catalog import build
 
@@ -166,7 +167,7 @@ def test_a_saved_network_is_rebuilt_from_its_constructor(tmp_path) -> None:
     kill(net, 0.5, 1, norms=True)
     found = softprune.shrink(net, X)
     found.save(tmp_path / "small")
-    again = softprune.rebuild(Depthwise(), tmp_path / "small")
+    again = rebuild(Depthwise(), tmp_path / "small")
     with torch.no_grad():
         assert torch.equal(again(X), found.model(X))
 
@@ -178,7 +179,7 @@ def test_a_recipe_of_another_network_is_refused_and_nothing_is_changed(tmp_path)
     other = Residual()
     before = {name: value.clone() for name, value in other.state_dict().items()}
     with pytest.raises(ValueError, match="another network"):
-        softprune.rebuild(other, tmp_path)
+        rebuild(other, tmp_path)
     assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
 
 

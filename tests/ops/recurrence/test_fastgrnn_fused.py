@@ -40,7 +40,12 @@ def test_it_agrees_with_the_loop_at_the_papers_size(use):
 def test_it_agrees_with_the_loop_for_any_shape(samples, steps, features, hidden, start, gate, update):
     tensors = problem(samples=samples, steps=steps, features=features, hidden=hidden, start=start)
     curves = {"gate": gate, "update": update}
-    errors = worst(run(fastgrnn, tensors, **curves), run(fastgrnn_loop, as_double(tensors), **curves))
+    found, expected = run(fastgrnn, tensors, **curves), run(fastgrnn_loop, as_double(tensors), **curves)
+    errors = worst(found, expected)
+    for name in ("dzeta", "dnu"):
+        # One sum over all units, whose terms may cancel: its error is in proportion to them, not to what they leave.
+        size = max(float(expected[name].abs().max()), float(expected["dupdate_bias"].abs().sum()))
+        errors[name] = float((found[name] - expected[name]).abs().max()) / size
     assert max(errors.values()) < 2e-5, errors
 
 

@@ -48,7 +48,7 @@ class Shrunk:
         return "\n".join([head, *map(str, self.left)])
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the weights and the recipe; `softprune.rebuild` reads them."""
+        """Write the weights and the recipe; `rebuild` reads them."""
         from safetensors.torch import save_model
 
         from softprune.budget.files import write_whole
