@@ -53,30 +53,33 @@ def costs(name: str, facts: dict[str, dict[str, Any]]) -> str:
     return "Time of a step relative to a dense one, and memory beside it: " + "; ".join(parts) + ".\n"
 
 
-def section(name: str) -> str:
+def section(name: str, rows: list[dict[str, Any]], facts: dict[str, dict[str, Any]]) -> str:
     """What the page of a method has to say."""
-    measured = json.loads((RESULTS / "methods.json").read_text())
-    facts = json.loads((RESULTS / "methods_cost.json").read_text())["methods"]
-    dense = next(row for row in measured["rows"] if not row["level"])
+    dense = next(row for row in rows if not row["level"])
     head = "A CNN of 261,392 weights, 10,000 images of Fashion-MNIST, 12 epochs; dense "
     head += f"{spread_text(dense['accuracy'])} ([all methods](../../benchmarks/results/methods.md)).\n\n"
-    return f"<!-- numbers -->\n{head}{table(name, measured['rows'])}\n{costs(name, facts)}<!-- end -->\n"
+    return f"<!-- numbers -->\n{head}{table(name, rows)}\n{costs(name, facts)}<!-- end -->\n"
 
 
-def renewed(page: str, name: str) -> str:
+def renewed(page: str, path: Path, numbers: str) -> str:
     """The page with the numbers of today."""
-    assert len(NUMBERS.findall(page)) == 1, f"{name}.md has no place for its numbers"
-    return NUMBERS.sub(lambda _: section(name), page)
+    assert len(NUMBERS.findall(page)) == 1, f"{path} has no place for its numbers"
+    return NUMBERS.sub(lambda _: numbers, page)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; name the pages that tell old numbers")
     check = parser.parse_args().check
+    rows = json.loads((RESULTS / "methods.json").read_text())["rows"]
+    facts = json.loads((RESULTS / "methods_cost.json").read_text())["methods"]
     old = []
     for path in sorted(PAGES.glob("*.md")):
+        if path.stem in OTHERS:
+            continue
         page = path.read_text()
-        if path.stem in OTHERS or page == (new := renewed(page, path.stem)):
+        new = renewed(page, path, section(path.stem, rows, facts))
+        if page == new:
             continue
         old.append(path.name)
         if not check:

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from goal_training import train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from networks import NETWORKS
@@ -22,17 +23,6 @@ def counted(sparsifier):
 def zeros_of(module, names):
     tensors = dict(module.named_parameters())
     return sum(int((tensors[name] == 0).sum()) for name in names)
-
-
-def train(model, sparsifier, x, steps, *, optimizer=None, look=lambda: None):
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    sparsifier.attach(optimizer, total_steps=steps)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-        look()
-    return optimizer
 
 
 @pytest.mark.parametrize("kind", NETWORKS)

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from goal_training import train
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_tables import made_table
@@ -33,17 +34,6 @@ def one_weight(goal, sizes):
         pairs = list(zip(curve.densities, curve.seconds, strict=True))
         slopes += [(d - b) / (c - a) / size for (a, b), (c, d) in itertools.pairwise(pairs)]
     return max(slopes)
-
-
-def train(model, sparsifier, x, steps, *, total=None, look=lambda: None):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    sparsifier.attach(optimizer, total_steps=total or steps)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-        look()
-    return optimizer
 
 
 @pytest.mark.parametrize("kind", ["mlp", "depthwise", "resnet", "tied", "lstm", "float64"])

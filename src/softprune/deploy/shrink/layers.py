@@ -41,9 +41,7 @@ def transposed(walk: Walk, node: Node) -> Flow | None:
     weight = walk.held(node.args[1])
     assert weight is not None
     x = walk.read(node.args[0], 1, count=weight.shape[0])
-    # As the weights of a convolution: outputs first.
-    parts = weight.view(groups, weight.shape[0] // groups, *weight.shape[1:]).transpose(1, 2)
-    turned = parts.reshape(-1, *parts.shape[2:])
+    turned = outputs_first(weight, groups)
     # At the edges fewer taps reach an output.
     return _made(walk, path, "transposed", x, turned, walk.held(arguments[2]), groups=groups, exact=False)
 
@@ -79,6 +77,12 @@ def norm(walk: Walk, node: Node) -> Flow | None:
     usual = (x.constant - mean) / (variance + float(node.args[6])).sqrt() * scale + shift  # type: ignore[arg-type]
     walk.use(Reader(path, "norm", x.channels, x.constant, x.channels))
     return Flow(1, x.channels, torch.where(scale == 0, shift, usual))
+
+
+def outputs_first(weight: Tensor, groups: int) -> Tensor:
+    """The weights of a transposed convolution as those of a convolution: outputs, then inputs of the group."""
+    parts = weight.view(groups, weight.shape[0] // groups, *weight.shape[1:]).transpose(1, 2)
+    return parts.reshape(-1, *parts.shape[2:])
 
 
 def _owner(walk: Walk, node: Node, kinds: tuple[type[nn.Module], ...]) -> str | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from softprune.deploy.shrink.channel import Channels, Reader
+from softprune.deploy.shrink.layers import outputs_first
 from softprune.deploy.shrink.walk import Walk
 
 
@@ -152,7 +153,6 @@ def _silent(model: nn.Module, reader: Reader) -> list[bool]:
         return [False] * len(reader.outputs)
     weight = module.weight.detach()
     if reader.kind == "transposed":
-        parts = weight.view(reader.groups, -1, *weight.shape[1:]).transpose(1, 2)
-        weight = parts.reshape(-1, *parts.shape[2:])
+        weight = outputs_first(weight, reader.groups)
     silent: list[bool] = (weight.abs().reshape(len(weight), -1).amax(1) == 0).tolist()
     return silent

@@ -1,11 +1,9 @@
-// What Python calls. The instruction set is the best one that this processor has, or the one that
-// SOFTPRUNE_KERNELS_LEVEL names, as for the engine.
-#include <cstdlib>
-#include <cstring>
+// What Python calls. The instruction set is chosen as for the engine.
 #include <functional>
 #include <thread>
 #include <vector>
 #include "abi.h"
+#include "instructions.h"
 
 namespace {
 
@@ -13,14 +11,11 @@ using spr::Call;
 
 const spr::Table& best() {
 #if defined(__x86_64__)
-  const char* wish = std::getenv("SOFTPRUNE_KERNELS_LEVEL");
-  const auto wanted = [&](const char* name) { return !wish || !*wish || !std::strcmp(wish, name); };
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (avx512 && wanted("avx512")) return spr::kAvx512;
-  if (avx2 && (wanted("avx2") || wanted("avx512"))) return spr::kAvx2;
+  switch (spx::best_instructions()) {
+    case spx::Instructions::avx512: return spr::kAvx512;
+    case spx::Instructions::avx2: return spr::kAvx2;
+    case spx::Instructions::portable: break;
+  }
 #endif
   return spr::kPortable;
 }
