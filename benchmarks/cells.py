@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 # Half the width of a 95 % interval in standard errors, by degrees of freedom.
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -34,6 +34,9 @@ class Cell(Protocol):
         """The cell that has to be there first."""
 
 
+SomeCell = TypeVar("SomeCell", bound=Cell)
+
+
 def add_options(parser: argparse.ArgumentParser, runs: str) -> None:
     """What every script of this kind can be told."""
     parser.add_argument("change", nargs="*", help="changes to every run, such as epochs=1 to try it out")
@@ -44,6 +47,43 @@ def add_options(parser: argparse.ArgumentParser, runs: str) -> None:
     parser.add_argument("--report", action="store_true", help="print the table of what is there, train nothing")
     parser.add_argument("--out", type=Path, help="write OUT.json and OUT.md")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
+
+
+def work(
+    options: argparse.Namespace,
+    todo: list[SomeCell],
+    *,
+    train: Callable[[SomeCell], object],
+    minutes: Callable[[SomeCell], float],
+    report: Callable[[argparse.Namespace, list[SomeCell], list[SomeCell]], None],
+) -> None:
+    """Do what a script was asked for: make one cell, print the plan, or make all cells and tell of those that are done.
+
+    Args:
+        options: of the script.
+        todo: its cells, each a run folder.
+        train: makes the folder of one cell.
+        minutes: of a core that a cell takes, about.
+        report: is given the options, all cells and the finished ones.
+    """
+    if options.cell:
+        train(next(c for c in todo if c.name == options.cell))
+        return
+
+    def finished(cell: Cell) -> bool:
+        return bool((options.runs / cell.name / "result.json").is_file())
+
+    waiting = [c for c in todo if not finished(c)]
+    left = sum(map(minutes, waiting)) / options.workers
+    print(
+        f"{len(todo) - len(waiting)} of {len(todo)} cells are done; the rest takes about {left:.0f} minutes", flush=True
+    )
+    if options.plan:
+        print("\n".join(f"{'open' if c in waiting else 'done'}  {c.name}" for c in todo))
+        return
+    if not options.report:
+        make(options, waiting, finished)
+    report(options, todo, [c for c in todo if finished(c)])
 
 
 def make(options: argparse.Namespace, waiting: Sequence[Cell], finished: Callable[[Cell], bool]) -> None:

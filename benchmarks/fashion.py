@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cells import make, read_result, train_into
+import cells
+from cells import read_result, train_into
 from torch import nn
 
 from softprune.nn.resnet_cifar import resnet20
@@ -123,24 +124,13 @@ def work(
         todo: its cells.
         report: is given the options, all cells and the finished ones.
     """
-    if options.cell:
-        cell = next(c for c in todo if c.name == options.cell)
-        train_into(options.runs / cell.name, RECIPE, [*cell.overrides(options.runs), *options.change])
-        return
-
-    def finished(cell: Cell) -> bool:
-        return bool((options.runs / cell.name / "result.json").is_file())
-
-    waiting = [c for c in todo if not finished(c)]
-    # A cell takes about a minute of one core.
-    minutes = len(waiting) / options.workers
-    print(f"{len(todo) - len(waiting)} of {len(todo)} cells are done; the rest takes about {minutes:.0f} minutes")
-    if options.plan:
-        print("\n".join(f"{'open' if c in waiting else 'done'}  {c.name}" for c in todo))
-        return
-    if not options.report:
-        make(options, waiting, finished)
-    report(options, todo, [c for c in todo if finished(c)])
+    cells.work(
+        options,
+        todo,
+        train=lambda c: train_into(options.runs / c.name, RECIPE, [*c.overrides(options.runs), *options.change]),
+        minutes=lambda c: 1.0,
+        report=report,
+    )
 
 
 def small_resnet() -> nn.Module:

@@ -3,10 +3,12 @@
 ResNet50 and MobileNetV1 at 224 x 224 with the published budgets (weights made on the spot: zeros decide the time, not
 values), softprune's engine against ONNX Runtime and OpenVINO, each in a process of its own. Engines take turns in
 bursts; a burst in which a process did not get its processor is dropped. The ratio is that of the fastest calls, its
-spread that of bursts side by side. A cell is a JSON file; finished ones are skipped. Needs onnx, onnxruntime and
-openvino; an engine that is missing is left out.
+spread that of bursts side by side. A cell is a JSON file; finished ones are skipped. Beside table.md there is
+starts.md: the first start of our engine, which tunes, later ones, and its memory; SOFTPRUNE_CACHE should be a new
+folder. Needs onnx, onnxruntime and openvino; an engine that is missing is left out.
 
-    python benchmarks/inference.py --bursts 6 --seconds 0.5 --out benchmarks/results/inference
+    SOFTPRUNE_CACHE=$(mktemp -d) python benchmarks/inference.py --bursts 5 --seconds 0.4 \
+        --out benchmarks/results/inference
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from softprune.deploy.bench.network import input_shapes, write_files
 from softprune.deploy.bench.opponents import missing
 from softprune.deploy.bench.output import write_bench
 from softprune.deploy.runtime.bench import OURS
+from softprune.deploy.runtime.engine import load
 
 NETWORKS = (
     "resnet50/str-90.23",
@@ -88,7 +91,16 @@ def measure(cell: Cell, files: Path, *, bursts: int, seconds: float) -> dict[str
     job = Job(spx, onnx, cell.network, shapes, cell.batch, cell.threads, level=cell.level)
     others = [name for name in OTHERS if not missing(name)]
     result = contest(job, others, bursts=bursts, seconds=seconds, needed=False, progress=lambda text: None)
-    return {**asdict(cell), **result}
+    return {**asdict(cell), **result, "memory": memory(spx, cell)}
+
+
+def memory(spx: str, cell: Cell) -> dict[str, int] | None:
+    """What our engine holds; known for the instruction set of this process alone."""
+    engine = load(spx, threads=cell.threads)
+    if engine.level != cell.level:
+        return None
+    held = engine.memory(cell.batch)
+    return {"bytes": held.total, "allowance": 8 * held.nonzeros + 2 * held.activations}
 
 
 def row(result: dict[str, Any]) -> str:
@@ -99,6 +111,15 @@ def row(result: dict[str, Any]) -> str:
     cells += [f"{times[engine]:.2f}" if engine in times else "" for engine in (OURS, *OTHERS)]
     cells += [f"**{ratio['best']:.2f}** ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else ""]
     return "| " + " | ".join(map(str, [*cells, f"{100 * result['share of the roofline']:.0f} %"])) + " |"
+
+
+def start_row(result: dict[str, Any]) -> str:
+    """A line of the table of starts."""
+    cells = [result["network"], result["batch"], result["threads"]]
+    cells += [f"{result[f'{which} start']:.2f}" for which in ("first", "second")]
+    held = result["memory"]
+    cells += [f"{held['bytes'] / 1e6:.1f}", f"{held['bytes'] / held['allowance']:.2f}"]
+    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def main() -> None:
@@ -115,13 +136,19 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     lines = ["| network | batch | threads | level | softprune ms | ONNX Runtime ms | OpenVINO ms | ratio | roofline |"]
     lines.append("|" + " --- |" * 9)
+    starts = ["| network | batch | threads | first start, s | later start, s | memory, MB | of the allowance |"]
+    starts.append("|" + " --- |" * 7)
     for cell in cells(options):
         path = options.out / f"{cell.name}.json"
         if not path.is_file():
             write_bench(measure(cell, options.files, bursts=options.bursts, seconds=options.seconds), path)
-        lines.append(row(json.loads(path.read_text())))
+        result = json.loads(path.read_text())
+        lines.append(row(result))
+        if result["memory"]:
+            starts.append(start_row(result))
         print(lines[-1], flush=True)
     (options.out / "table.md").write_text("\n".join(lines) + "\n")
+    (options.out / "starts.md").write_text("\n".join(starts) + "\n")
 
 
 if __name__ == "__main__":

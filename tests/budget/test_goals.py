@@ -3,7 +3,7 @@ from fractions import Fraction
 
 import pytest
 
-from softprune import Flops, Params, Sparsity
+from softprune import Budget, Filters, Flops, Params, Rank, Sparsity, uniform
 from softprune.budget.goals import require_reachable
 
 
@@ -62,3 +62,38 @@ def test_reach():
         require_reachable(Params(11), 0, high=10)
     with pytest.raises(ValueError, match="choose more than 1,000 and at most 2,000 multiply-adds"):
         require_reachable(Flops(1000), 1000, high=2000)
+
+
+def test_ranks_are_for_all_layers_or_by_name():
+    assert Rank(4).of("head", 10) == 4
+    ranks = Rank(w=9, u=8, **{"second.u": 3})
+    assert [ranks.of(path, 80) for path in ("rnn.cell.w", "u", "second.u", "head", "xu")] == [9, 8, 3, None, None]
+    assert repr(Rank(w=9, u=8)) == "Rank(w=9, u=8)" and repr(Rank(2.0)) == "Rank(2)"
+    assert Rank(w=9, u=8) == Rank(w=9, u=8) != Rank(w=9, u=7)
+
+
+@pytest.mark.parametrize("make", [lambda: Rank(0), lambda: Rank(w=0), lambda: Rank(w=1.5), lambda: Rank(-1)])
+def test_a_rank_is_a_whole_number_from_one(make):
+    with pytest.raises(ValueError, match="whole number of directions, at least 1"):
+        make()
+
+
+@pytest.mark.parametrize("make", [lambda: Rank(), lambda: Rank(4, w=3)])
+def test_a_rank_is_said_in_one_way(make):
+    with pytest.raises(ValueError, match=r"for all layers, Rank\(8\), or by name"):
+        make()
+
+
+def test_a_rank_above_the_full_one_and_unknown_layers_are_refused():
+    with pytest.raises(ValueError, match=r"asks for 10 directions of rnn\.cell\.w: its rank is 1 to 9"):
+        Rank(w=10).of("rnn.cell.w", 9)
+    with pytest.raises(ValueError, match=r"names 'v', which is no low-rank .* these are rnn\.cell\.w, rnn\.cell\.u"):
+        Rank(w=9, v=8).require_known(["rnn.cell.w", "rnn.cell.u"])
+
+
+def test_filters_are_no_goal_for_an_allocator():
+    costs = Budget.load("resnet50/uniform-90").profile
+    with pytest.raises(ValueError, match="counts filters"):
+        uniform(costs, Filters(9))
+    with pytest.raises(ValueError, match="whole number of filters"):
+        Filters(0)

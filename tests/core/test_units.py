@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import softprune
-from softprune import GMP, STR, Flops, Params, Rule, Sparsity, Units, sparsify
+from softprune import GMP, STR, Rule, Sparsity, Units, sparsify
 from softprune.core.gate import gated
 from softprune.nn.folding import fold
 from softprune.nn.low_rank import LowRankLinear
@@ -88,6 +88,13 @@ def test_blocks_are_zero_as_a_whole_with_edges_that_do_not_divide() -> None:
     assert float((weight != 0).float().mean()) > 0.2
 
 
+def test_a_single_layer_has_units_too() -> None:
+    layer = nn.Linear(8, 8)
+    sparsifier = sparsify(layer, GMP(), goal=Sparsity(0.75), units=Units.block(4, 4), schedule=softprune.constant())
+    assert [t.name for t in sparsifier.targets] == ["importance.m"]
+    assert int((sparsifier.bake().weight == 0).sum()) == 48
+
+
 @pytest.mark.parametrize("match", ["9.importance", "9", "9.weight", nn.Linear, lambda name, module: "9" in name])
 def test_a_rule_gives_its_filters_a_goal_of_their_own(match) -> None:
     model = network()
@@ -147,14 +154,6 @@ def test_directions_of_low_rank_layers_are_pruned_and_folded() -> None:
     small = fold(sparsifier.bake())
     assert small[1].rank == 5
     assert torch.allclose(small(X), wanted, atol=1e-6)
-
-
-@pytest.mark.parametrize("goal", [Params(5), Flops(1000), Sparsity(0.5, scope="all")])
-def test_goals_that_do_not_count_units_are_refused(goal) -> None:
-    model = network()
-    with pytest.raises(ValueError, match="a share of the units"):
-        sparsify(model, STR(), goal=goal, units=Units.filter, example=X)
-    assert not gated(model)
 
 
 def test_what_cannot_be_gated_is_refused() -> None:

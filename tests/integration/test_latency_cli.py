@@ -120,5 +120,5 @@ def test_one_total_and_no_scope(tmp_path):
         with pytest.raises(ConfigError, match=words):
             RunConfig.load("digits/str-goal", [f"goal={goal}"])
     given = RunConfig.load("digits/str-goal", [f"goal={{{latency}, budget: erk}}", "method=gmp"]).goal
-    budget = given.arguments(profile(digits_cnn(), torch.zeros(1, 1, 8, 8)))["budget"]
+    budget = given.arguments(lambda: profile(digits_cnn(), torch.zeros(1, 1, 8, 8)))["budget"]
     assert given.total().table.total(dict(budget)) == pytest.approx(3e-5)

@@ -1,23 +1,14 @@
 """The example on sparse regression, small: what it claims holds on easy instances."""
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-
 import pytest
 import torch
-
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sparse_regression.py"
+from examples_folder import loaded
 
 
 @pytest.fixture(scope="module")
 def example():
-    spec = spec_from_file_location("sparse_regression", EXAMPLE)
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with loaded("sparse_regression") as module:
+        yield module
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -9,7 +9,7 @@ from small_training import network, step
 from torch import nn
 
 import softprune
-from softprune import STR, Exp, Sparsity, constant, uniform
+from softprune import STR, Sparsity, constant, uniform
 from softprune.methods import AutoSparse, from_config, to_config
 from softprune.methods.transforms import SoftThreshold, SolvedThreshold
 
@@ -35,7 +35,7 @@ def test_pruned_weights_get_that_part_of_the_gradient():
     model = nn.Linear(4, 1, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[0.1, -0.2, 0.6, -0.9]]))
-    method = AutoSparse(leak=0.8, until=0.5, s_init=math.log(0.5), g=Exp())
+    method = AutoSparse(leak=0.8, until=0.5, s_init=math.log(0.5), g=softprune.ops.Exp())
     sparsifier = softprune.sparsify(model, method)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, weight_decay=1e-3)
     sparsifier.attach(optimizer, total_steps=8)
@@ -127,7 +127,7 @@ def test_its_floor_holds_without_a_goal():
 
 
 def test_it_is_plain_data():
-    method = AutoSparse(leak=0.5, g=Exp(2.0), s_init=-5.0)
+    method = AutoSparse(leak=0.5, g=softprune.ops.Exp(2.0), s_init=-5.0)
     assert from_config(to_config(method)) == method
     assert to_config(AutoSparse()) == {"method": "autosparse"}
 

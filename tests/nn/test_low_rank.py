@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from softprune.nn import LowRankConv2d, LowRankLinear, fold
-from softprune.nn.folding import fold_linear, stored_weights
+from softprune.nn.low_rank import stored_weights
 
 
 def test_the_matrix_is_the_weighted_sum_of_its_directions():
@@ -89,7 +89,7 @@ def test_folding_stores_whichever_is_smaller_and_changes_no_result(alive, kind, 
     with torch.no_grad():
         layer.m.copy_(torch.randn(8))
         layer.m[torch.randperm(8)[alive:]] = 0
-    folded = fold_linear(layer)
+    folded = layer.folded()
     assert type(folded) is kind
     assert sum(p.numel() for name, p in folded.named_parameters() if name != "bias") == weights
     assert stored_weights(8, 8, rank=alive) == weights
@@ -101,7 +101,7 @@ def test_folding_stores_whichever_is_smaller_and_changes_no_result(alive, kind, 
 def test_a_dead_layer_folds_to_zeros():
     layer = LowRankLinear(8, 8, learned=True)
     torch.nn.init.zeros_(layer.m)
-    folded = fold_linear(layer)
+    folded = layer.folded()
     assert folded.rank == 1
     assert torch.equal(folded(torch.randn(3, 8)), layer.bias.expand(3, 8))
 

@@ -7,7 +7,7 @@ import pytest
 
 MODULES = (
     *("nn.fastgrnn", "nn.fastgrnn_classifier", "nn.folding", "nn.low_rank", "ops.recurrence.fastgrnn"),
-    *("train.data.logmel", "train.data.sequence", "train.data.speech_commands"),
+    *("train.data.logmel", "train.data.normalisation", "train.data.sequence", "train.data.speech_commands"),
 )
 
 

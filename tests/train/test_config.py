@@ -116,6 +116,7 @@ def test_everything_wrong_is_listed_at_once_with_its_path():
         ({"schedule": {"milestones": [2]}}, "schedule.milestones", "no effect with cosine, only with step"),
         ({"schedule": "step"}, "schedule.milestones", "needs some"),
         ({"schedule": {"name": "step", "milestones": [4, 2]}}, "schedule.milestones", "[4.0, 2.0] must rise"),
+        ({"schedule": {"name": "step", "milestones": [40]}}, "schedule.milestones", "or use length, which scales both"),
         ({"schedule": {"name": "constant", "final": 0.5}}, "schedule.final", "only with cosine"),
         ({"data": {"name": "digits", "image_size": 64}}, "data.image_size", "only with image-folder"),
         ({"data": {"name": "my.data:make", "subset": 64}}, "data", "have no effect on my.data:make"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from softprune import Budget, Flops, Params, Sparsity, constant, cubic, linear, profile
+from softprune import Budget, Filters, Flops, Params, Sparsity, constant, cubic, linear, profile
 from softprune.methods.registry import method_class, method_names
 from softprune.nn.catalog import build
 from softprune.train.config import ConfigError, RunConfig, config_schema
@@ -36,18 +36,19 @@ def test_a_number_alone_is_a_sparsity():
         ("{sparsity: 0.9, scope: all, ramp: linear, begin: 0.3}", Sparsity(0.9, scope="all"), linear(0.3, 0.7)),
         ("{params: 500, ramp: constant}", Params(500), constant()),
         ("{flops: 1000000, end: 0.5}", Flops(1_000_000), cubic(0.1, 0.5)),
+        ("{filters: 64}", Filters(64), None),
     ],
-    ids=["sparsity", "cubic", "linear", "begin", "all", "params", "flops"],
+    ids=["sparsity", "cubic", "linear", "begin", "all", "params", "flops", "filters"],
 )
 def test_it_becomes_a_goal_and_a_schedule(given, total, schedule):
-    arguments = goal_of(f"goal={given}").arguments(profile(build("digits"), torch.zeros(1, 1, 8, 8)))
+    arguments = goal_of(f"goal={given}").arguments(lambda: profile(build("digits"), torch.zeros(1, 1, 8, 8)))
     assert arguments == {"goal": total, "schedule": schedule}
 
 
 @pytest.mark.parametrize("name", ["uniform", "erk"])
 def test_a_total_can_be_shared_out_by_an_allocator(name):
     costs = profile(build("digits"), torch.zeros(1, 1, 8, 8))
-    budget = goal_of(f"goal={{sparsity: 0.9, budget: {name}}}").arguments(costs)["budget"]
+    budget = goal_of(f"goal={{sparsity: 0.9, budget: {name}}}").arguments(lambda: costs)["budget"]
     assert budget.overall == pytest.approx(0.9, abs=1e-4)
     assert (len(set(budget.values())) == 1) == (name == "uniform")
 
@@ -59,25 +60,31 @@ def test_a_budget_comes_from_a_file_a_run_folder_or_the_published_ones(tmp_path)
     for where in (tmp_path / "mine.json", tmp_path / "run" / "budget.json"):
         budget.save(where)
     for named in (tmp_path / "mine.json", tmp_path / "run"):
-        assert dict(goal_of(f"goal.budget={named}").arguments(costs)["budget"]) == dict(budget)
-        scaled = goal_of(f"goal={{budget: {named}, sparsity: 0.97}}").arguments(costs)["budget"]
+        assert dict(goal_of(f"goal.budget={named}").arguments(lambda: costs)["budget"]) == dict(budget)
+        scaled = goal_of(f"goal={{budget: {named}, sparsity: 0.97}}").arguments(lambda: costs)["budget"]
         assert scaled.overall == pytest.approx(0.97, abs=1e-6)
-    published = goal_of("goal.budget=resnet50/str-90.23").arguments(costs)["budget"]
+    published = goal_of("goal.budget=resnet50/str-90.23").arguments(lambda: costs)["budget"]
     assert published.overall == pytest.approx(0.9023, abs=1e-3)
 
 
 @pytest.mark.parametrize(
     ("overrides", "path", "message"),
     [
+        (["method=str", "goal={filters: 9, budget: erk}"], "goal", "leave out the budget"),
+        (["method=str", "goal={filters: 9, scope: all}"], "goal", "scope all is for sparsity and params"),
         (["goal=95"], "goal.sparsity", "it is a fraction, write 0.95"),
         (["goal=true"], "goal", "not a section of keys"),
-        (["goal={}"], "goal", "needs one of sparsity, params, flops and latency (or a budget file), got none"),
+        (
+            ["goal={}"],
+            "goal",
+            "needs one of sparsity, params, filters, flops, latency and rank (or a budget file), got none",
+        ),
         (["goal={params: 5, flops: 5}"], "goal", "got params and flops"),
         (["goal={budget: erk}"], "goal", "got none"),
         (
             ["goal={budget: my.json, sparsity: 0.5, params: 5}"],
             "goal",
-            "one of sparsity, params, flops and latency at most",
+            "one of sparsity, params, filters, flops, latency and rank at most",
         ),
         (["goal={flops: 5, scope: all}"], "goal", "scope all is for sparsity and params"),
         (["goal={sparsity: 0.5, budget: uniform, scope: all}"], "goal", "scope all is for sparsity and params"),

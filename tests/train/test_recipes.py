@@ -150,11 +150,35 @@ def test_the_expected_costs_agree_with_the_sparsity(name):
 
 def test_the_list():
     found = {recipe.name: recipe for recipe in recipes()}
-    assert len(found) == 35 and set(PAPER) <= set(found)
+    assert len(found) == 53 and set(PAPER) <= set(found)
     assert found["resnet50/str-90.23"].expected["accuracy"] == 0.7431
     assert found["resnet50/str-81.27"].expected["params"] == 4_780_000
     assert "5.2517578125e-5" in found["resnet50/str-97.78"].expected["note"]
     assert all(recipe.summary and recipe.cost and "\n" not in recipe.cost for recipe in found.values())
+
+
+@pytest.mark.parametrize("data", ["har2", "google12"])
+def test_the_rows_of_a_data_set_differ_in_their_ranks_alone(data):
+    names = [n for n in NAMES if n.startswith(f"{data}/") and not n.endswith("decay")]
+    configs = {name: load_recipe(name) for name in names}
+    first = configs[f"{data}/full"]
+    assert len(names) == {"har2": 7, "google12": 9}[data]
+    for name, config in configs.items():
+        same = ("data", "optimizer", "schedule", "epochs", "batch", "clip_norm", "seed", "label_smoothing", "ema")
+        assert all(getattr(config, key) == getattr(first, key) for key in same)
+        assert (config.epochs, config.batch) == (300, 100)
+        what, _, pair = name.partition("/")[2].partition("-")
+        w, u = (int(n) for n in pair.split("x")) if pair else (None, None)
+        if what == "str":
+            assert config.goal.rank == {"w": w, "u": u} and config.units.kind == "rank"
+        else:
+            assert config.model.args == ({"rank_w": w, "rank_u": u} if pair else {}) and config.method is None
+
+
+def test_a_recipe_has_a_name_without_a_slash_too():
+    assert RunConfig.load("recipe:har2-str-9x8") == RunConfig.load("recipe:har2/str-9x8") == load_recipe("har2/str-9x8")
+    with pytest.raises(ValueError, match=r"'har2-str-9x9' is neither .* did you mean har2/"):
+        RunConfig.load("recipe:har2-str-9x9")
 
 
 def test_unknown_names_say_what_is_near():
@@ -192,6 +216,11 @@ def test_the_files_are_those_that_the_tool_writes(tmp_path):
     what, text = maker.recipe("resnet50", row, hyper)
     assert text == recipe_text(f"resnet50/{what}")
     assert maker.number("4.09G") == 4_090_000_000 and maker.shortest("0.00001700000000") == "1.7e-5"
+    result = {"r_w": "9", "r_u": "8", "vanilla_accuracy": "94.06", "str_accuracy": "95.76", "weight_decay": "0.001"}
+    full = {"r_w": "9", "r_u": "80", "vanilla_accuracy": "96.10", "str_accuracy": "", "weight_decay": ""}
+    written = dict(maker.sequence_recipes("har2", [full, result]))
+    assert list(written) == ["full", "vanilla-9x8", "str-9x8", "str-decay"]
+    assert all(text == recipe_text(f"har2/{what}") for what, text in written.items())
     with (tmp_path / "a.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["a"], ["1"]])
     assert maker.rows(tmp_path / "a.csv") == [{"a": "1"}]

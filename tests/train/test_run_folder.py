@@ -1,5 +1,10 @@
 """The run folder: what a killed process leaves behind is cleared away, and nothing else."""
 
+from torch import nn
+
+from softprune import GMP, Budget, Sparsity, Units, constant, sparsify
+from softprune.cli.budget import left_words
+from softprune.nn import LowRankLinear
 from softprune.train.run_folder import RunFolder
 
 
@@ -13,3 +18,12 @@ def test_half_written_files_are_cleared_and_whole_ones_stay(tmp_path):
         file.touch()
     RunFolder(tmp_path).remove_parts()
     assert sorted(file for file in tmp_path.rglob("*") if file.is_file()) == sorted(whole)
+
+
+def test_the_folder_records_what_is_counted(tmp_path):
+    model = nn.Sequential(LowRankLinear(8, 8, learned=True), nn.Linear(8, 2))
+    sparsifier = sparsify(model, GMP(), goal=Sparsity(0.75), units=Units.rank, schedule=constant())
+    RunFolder(tmp_path).write_budget(sparsifier.measure())
+    budget = Budget.load(tmp_path)
+    assert (budget.units, budget.params, budget.stored) == ("rank", 2, 2 * 16 + 8 + 18)
+    assert left_words(budget) == "2 directions left; 58 parameters to store"

@@ -20,6 +20,7 @@ SUFFIX = "dylib" if sys.platform == "darwin" else "so"
 
 # -ffp-contract lets a * b + c become one instruction; nothing else of "fast math", which would break NaN and infinity.
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-w")
+SYSTEM = ("-pthread", "-ldl") if sys.platform == "linux" else ("-pthread",)
 X86 = {
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx2", "-mfma", "-mpopcnt"),
     "avx2": ("-mavx2", "-mfma"),
@@ -73,7 +74,7 @@ class NativeLibrary:
             )
             scratch = target.with_name(f".{target.name}.{os.getpid()}")
             try:
-                _run_all([[program, "-shared", *extra, "-o", str(scratch), *objects, "-pthread"]])
+                _run_all([[program, "-shared", *extra, "-o", str(scratch), *objects, *SYSTEM]])
                 scratch.replace(target)
             finally:
                 scratch.unlink(missing_ok=True)
@@ -95,8 +96,8 @@ ENGINE = NativeLibrary(_RUNTIME / f"kernels.{SUFFIX}", _RUNTIME / "kernels", ("c
 RECURRENCE = NativeLibrary(
     _RECURRENCE / f"recurrence.{SUFFIX}",
     _RECURRENCE / "kernels",
-    ("entry", "portable"),
-    headers=(ENGINE.sources,),  # its vectors and activation functions
+    ("entry", "portable", "team"),
+    headers=(ENGINE.sources,),  # its vectors
 )
 LIBRARIES = (ENGINE, RECURRENCE)
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.goals import (
+    Filters,
     Flops,
     Goal,
     Latency,
@@ -143,7 +144,7 @@ def _shared(raw: Mapping[str, float], tensors: Sequence[TensorCost], kept: float
 
 def _solve(
     profile: Profile,
-    goal: Params | Flops | Latency,
+    goal: Params | Filters | Flops | Latency,
     *,
     free: Sequence[TensorCost],
     share: Callable[[float], Mapping[str, float]],
@@ -153,6 +154,7 @@ def _solve(
 
     ``empty`` names tensors without a weight left, which still take time.
     """
+    assert not isinstance(goal, Filters)  # refused by `require_managed`
     weights = sum(t.params for t in free)
     if isinstance(goal, Params):
         whole = profile.params - weights

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from softprune.budget import table
 from softprune.budget.comparison import Comparison, compare
 from softprune.budget.costs import Profile
+from softprune.budget.counted import WEIGHT, checked_units
 from softprune.budget.files import parse_json, read_text, require_format, write_text
 from softprune.budget.sheet import budget_sheet
 
@@ -24,12 +25,15 @@ RUN_FILE = "budget.json"  # the budget of a run folder
 
 @dataclass(frozen=True)
 class Budget(Mapping[str, float]):
-    """Density, the fraction of weights kept, for every managed tensor: a read-only mapping.
+    """Density, the fraction of weights (or other units) kept, for every managed tensor: a read-only mapping.
 
     Args:
         densities: tensor name -> density in [0, 1]. Stored as given; :meth:`validate` judges it.
         profile: what the tensors cost; the totals (``overall``, ``params``, ``macs``) need it.
         source: where the budget came from, for reports.
+        units: what is kept or not: "weight", or "filter", "rank", "block 4x8"; then the tensors hold one importance for
+            each unit, and their profile counts units.
+        stored: parameters of the whole network without what was pruned; None where it is not known.
 
     Example:
         >>> budget = Budget.load("resnet50/str-90.23")
@@ -40,10 +44,13 @@ class Budget(Mapping[str, float]):
     densities: Mapping[str, float]
     profile: Profile | None = None
     source: str = ""
+    units: str = WEIGHT
+    stored: int | None = None
 
     def __post_init__(self) -> None:
         if not self.densities:
             raise ValueError("a budget needs at least one tensor, got none")
+        checked_units(self.units, origin="a budget")
         plain = {str(name): float(density) for name, density in self.densities.items()}
         object.__setattr__(self, "densities", MappingProxyType(plain))
 
@@ -58,7 +65,7 @@ class Budget(Mapping[str, float]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The read-only view of a dict cannot be pickled or copied; the dict can.
-        return Budget, (dict(self.densities), self.profile, self.source)
+        return Budget, (dict(self.densities), self.profile, self.source, self.units, self.stored)
 
     def sparsity(self, name: str) -> float:
         """The fraction of zeros in one tensor."""
@@ -85,7 +92,7 @@ class Budget(Mapping[str, float]):
 
     @property
     def params(self) -> int:
-        """Weights kept, rounded to the nearest whole weight."""
+        """Weights (or other units) kept, rounded to the nearest whole one."""
         return round(math.fsum(self[t.name] * t.params for t in self._costs()))
 
     def macs(self, *, pool: bool = True) -> int:
@@ -130,6 +137,8 @@ class Budget(Mapping[str, float]):
         if Path(path).suffix == ".json":
             return write_text(path, self.to_json())
         if Path(path).suffix == ".csv":
+            if self.units != WEIGHT:
+                raise ValueError(f"a CSV has no place for what is counted, {self.units}: save it as .json")
             return write_text(path, table.to_csv(self.densities, self.profile))
         raise ValueError(f"a budget is saved as .json or .csv, got {os.fspath(path)!r}")
 
@@ -163,6 +172,8 @@ class Budget(Mapping[str, float]):
             "format": FORMAT,
             "version": VERSION,
             "source": self.source,
+            **({} if self.units == WEIGHT else {"units": self.units}),
+            **({} if self.stored is None else {"stored": self.stored}),
             "densities": dict(self.densities),
             "profile": self.profile.to_dict() if self.profile else None,
         }
@@ -180,7 +191,12 @@ class Budget(Mapping[str, float]):
             raise ValueError(f"{origin}: the densities of {', '.join(bad)} are not numbers")
         profile = data.get("profile")
         costs = None if profile is None else Profile.from_dict(profile, origin=f"{origin}, profile")
-        return _checked(cls(densities, costs, str(data.get("source", ""))), origin)
+        # Files from before there were units count weights.
+        units = checked_units(data.get("units", WEIGHT), origin=origin)
+        stored = data.get("stored")
+        if stored is not None and (not isinstance(stored, int) or isinstance(stored, bool) or stored < 0):
+            raise ValueError(f"{origin}: stored is a number of parameters, got {stored!r}")
+        return _checked(cls(densities, costs, str(data.get("source", "")), units, stored), origin)
 
     def _repr_html_(self) -> str:
         return budget_sheet(self).html()

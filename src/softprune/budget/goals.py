@@ -1,6 +1,7 @@
 """Goals: the total a user asks for. Needs no torch."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, get_args
@@ -65,6 +66,16 @@ class Params:
 
 
 @dataclass(frozen=True)
+class Filters:
+    """The number of filters that shall be left in all gated layers together, for ``units=Units.filter``."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", _whole(self.count, "Filters", "filters to keep"))
+
+
+@dataclass(frozen=True)
 class Flops:
     """The multiply-adds one forward pass shall cost. Accepts whole floats: ``Flops(400e6)``.
 
@@ -116,23 +127,80 @@ class Latency:
         return self.ms / 1000.0
 
 
-Goal = Sparsity | Params | Flops | Latency
+@dataclass(frozen=True, init=False, repr=False)
+class Rank:
+    """The number of directions that low-rank layers shall keep, exactly: of each layer, by its name, or of all alike.
+
+    No total: ranks are not traded against each other, so nothing but which directions stay is learnt. A name is the
+    path of the layer or the end of it, and means every layer that it is the end of; layers that are not named are left
+    alone.
+
+    Example:
+        >>> Rank(w=9, u=8).of("rnn.cell.u", 80), Rank(4).of("head", 10)
+        (8, 4)
+    """
+
+    each: int | None
+    layers: tuple[tuple[str, int], ...]
+
+    def __init__(self, each: int | None = None, /, **layers: int) -> None:
+        if (each is None) == (not layers):
+            raise ValueError(f"Rank is for all layers, Rank(8), or by name, Rank(w=9, u=8); got {each!r} and {layers}")
+        object.__setattr__(self, "each", each if each is None else _whole(each, "Rank", "directions"))
+        named = tuple((name, _whole(n, f"Rank of {name}", "directions")) for name, n in layers.items())
+        object.__setattr__(self, "layers", named)
+
+    def __repr__(self) -> str:
+        if self.each is not None:
+            return f"Rank({self.each})"
+        words = [f"{name}={n}" if name.isidentifier() else f"**{{{name!r}: {n}}}" for name, n in self.layers]
+        return f"Rank({', '.join(words)})"
+
+    def of(self, path: str, full: int) -> int | None:
+        """What a layer keeps of its directions; None if this says nothing of it. The longest name that fits counts.
+
+        Raises:
+            ValueError: if that is more than there are.
+        """
+        fitting = [(len(name), n) for name, n in self.layers if _is_end(name, path)]
+        wanted = max(fitting)[1] if fitting else self.each
+        if wanted is not None and wanted > full:
+            raise ValueError(f"{self} asks for {wanted} directions of {path or 'the layer'}: its rank is 1 to {full}")
+        return wanted
+
+    def require_known(self, paths: Sequence[str]) -> None:
+        """Refuse names that fit none of these layers."""
+        for name, _ in self.layers:
+            if not any(_is_end(name, path) for path in paths):
+                raise ValueError(
+                    f"{self} names {name!r}, which is no low-rank layer that learns its rank: these are "
+                    f"{', '.join(paths) or 'none'}"
+                )
+
+
+def _is_end(name: str, path: str) -> bool:
+    return path == name or path.endswith(f".{name}")
+
+
+Goal = Sparsity | Params | Filters | Flops | Latency
 
 
 def checked_goal(value: object) -> Goal:
     """The value itself, if it is a goal; a bare number most likely meant one."""
-    if isinstance(value, Sparsity | Params | Flops | Latency):
+    if isinstance(value, Goal):
         return value
     hint = ""
     if isinstance(value, int | float) and not isinstance(value, bool):
         hint = f"; did you mean Sparsity({value})?" if 0 < value < 1 else f"; did you mean Params({value})?"
-    raise TypeError(f"a goal is Sparsity(...), Params(...), Flops(...) or Latency(...), got {value!r}{hint}")
+    raise TypeError(
+        f"a goal is Sparsity(...), Params(...), Filters(...), Flops(...) or Latency(...), got {value!r}{hint}"
+    )
 
 
-def require_reachable(goal: Params | Flops, low: float, *, high: float) -> None:
+def require_reachable(goal: Params | Filters | Flops, low: float, *, high: float) -> None:
     """Refuse a goal outside ``(low, high]``, the totals that some set of densities can reach."""
-    wanted = goal.count if isinstance(goal, Params) else goal.macs
-    unit = "weights" if isinstance(goal, Params) else "multiply-adds"
+    wanted = goal.macs if isinstance(goal, Flops) else goal.count
+    unit = {Params: "weights", Filters: "filters", Flops: "multiply-adds"}[type(goal)]
     if not low < wanted <= high:
         raise ValueError(
             f"{goal} cannot be reached: choose more than {math.floor(low):,} and at most {math.floor(high):,} {unit}"
@@ -154,6 +222,8 @@ def require_managed(goal: Goal) -> None:
     """Refuse ``scope="all"`` where only the tensors of a profile are known."""
     if isinstance(goal, Sparsity | Params) and goal.scope != "managed":
         raise ValueError(f'{goal} counts parameters that an allocator does not see: leave out scope="all"')
+    if isinstance(goal, Filters):
+        raise ValueError(f"{goal} counts filters, an allocator shares out weights: give it to sparsify as the goal")
 
 
 def _unusual(scope: Scope) -> str:

@@ -51,7 +51,7 @@ def profile(model: nn.Module, example: Any, *, tensors: Sequence[str] | None = N
     with ExitStack() as hooks, sandbox(model):
         _watch_parametrizations(model, entries, rows=rows, counter=counter, hooks=hooks)
         with counter:
-            _run(model, example)
+            run(model, example)
     return Profile(
         tuple(
             TensorCost(entry.name, tuple(entry.parameter.shape), counter.macs.get(entry.name, 0))
@@ -75,7 +75,8 @@ def _in_order_of_use(entries: Sequence[PrunableTensor], touched: Sequence[str]) 
     return sorted(entries, key=lambda entry: first[entry.module])
 
 
-def _run(model: nn.Module, example: Any) -> None:
+def run(model: nn.Module, example: Any) -> None:
+    """One forward pass with an example as :func:`profile` takes it."""
     if isinstance(example, Mapping):
         model(**example)
     elif isinstance(example, tuple):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from softprune.budget.counted import WEIGHT, noun
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -87,12 +89,12 @@ def budget_sheet(budget: Budget, *, caption: str | None = None) -> Sheet:
         kept = f"{round(density * cost.params):,} of {cost.params:,}"
         macs = f"{round(density * cost.macs):,} of {cost.macs:,}" if profile.counted else "-"
         rows_with_costs.append((name, _shape(cost.shape), kept, f"{1 - density:.2%}", macs))
-    columns = ("tensor", "shape", "weights kept", "sparsity", "MACs left")
+    columns = ("tensor", "shape", f"{noun(budget.units)} kept", "sparsity", "MACs left")
     return Sheet(title, columns, _cut(rows_with_costs), _totals(budget, profile))
 
 
-def profile_sheet(profile: Profile, *, caption: str = "") -> Sheet:
-    """What each tensor costs, and all of them.
+def profile_sheet(profile: Profile, *, caption: str = "", units: str = WEIGHT) -> Sheet:
+    """What each tensor costs, and all of them; `units` as of a Budget.
 
     Example:
         >>> from softprune.budget.costs import Profile, TensorCost
@@ -108,7 +110,7 @@ def profile_sheet(profile: Profile, *, caption: str = "") -> Sheet:
     totals.append(
         ("all tensors", "", f"{profile.params:,}", f"{profile.macs - profile.other_macs:,}" if counted else "-")
     )
-    return Sheet(caption, ("tensor", "shape", "weights", "MACs"), _cut(rows), tuple(totals))
+    return Sheet(caption, ("tensor", "shape", noun(units), "MACs"), _cut(rows), tuple(totals))
 
 
 def _totals(budget: Budget, profile: Profile) -> tuple[Row, ...]:

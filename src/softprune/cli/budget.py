@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
+from softprune.budget.counted import WEIGHT, noun
 from softprune.cli.model import InputShape, ModelName, count
 from softprune.cli.terminal import console, number, table
 from softprune.cli.timing import print_facts, print_timing
@@ -56,9 +57,11 @@ def show(
 def compare(first: Where, second: Where) -> None:
     """Set two budgets of one network side by side."""
     from softprune import Budget
+    from softprune.reporting.counting import shared_noun
 
-    comparison = Budget.load(first).compare(Budget.load(second))
-    rows = table("tensor", "weights", "MACs", first, second, "difference")
+    one_budget, other = Budget.load(first), Budget.load(second)
+    comparison, kept = one_budget.compare(other), shared_noun((one_budget.units, other.units))
+    rows = table("tensor", kept, "MACs", first, second, "difference")
     for row in comparison.rows:
         a, b = 1 - row.density_a, 1 - row.density_b
         rows.add_row(row.name, number(row.params), number(row.macs), f"{a:.2%}", f"{b:.2%}", f"{b - a:+.2%}")
@@ -67,7 +70,7 @@ def compare(first: Where, second: Where) -> None:
         gap = two.overall - one.overall
         rows.add_section()
         rows.add_row("overall", "", "", f"{one.overall:.2%}", f"{two.overall:.2%}", f"{gap:+.2%}")
-        rows.add_row("weights left", "", "", number(one.params), number(two.params), f"{two.params - one.params:+,}")
+        rows.add_row(f"{kept} left", "", "", number(one.params), number(two.params), f"{two.params - one.params:+,}")
         rows.add_row("MACs left", "", "", number(one.macs), number(two.macs), "")
     console.print(rows)
 
@@ -116,7 +119,7 @@ def allocate(
 def print_budget(budget: Budget, *, thresholds: dict[str, float] | None = None) -> None:
     """The budget as a table; with a column of thresholds where they are known."""
     middle = [] if thresholds is None else ["threshold"]
-    rows = table("tensor", "weights", "MACs", *middle, "sparsity")
+    rows = table("tensor", noun(budget.units), "MACs", *middle, "sparsity")
     profile = budget.profile
     for name in budget:
         cost = profile[name] if profile else None
@@ -134,6 +137,18 @@ def _add_totals(rows: Table, budget: Budget, *, gap: list[str]) -> None:
     total, left = (profile.total_macs(), budget.macs()) if profile.counted else (None, None)
     rows.add_section()
     rows.add_row("overall", number(profile.params), number(total), *gap, f"{budget.overall:.2%}")
-    if len(budget) > 1:
+    if len(budget) > 1 and budget.units == WEIGHT:  # outputs of the network have no importances
         rows.add_row("without the classifier", "", "", *gap, f"{budget.backbone:.2%}")
     rows.add_row("left", number(budget.params), number(left), *gap, "")
+    if budget.stored is not None:
+        rows.add_row("parameters stored", number(budget.stored), "", *gap, "")
+
+
+def left_words(budget: Budget) -> str:
+    """How much of a measured network is left, in one line."""
+    profile = budget.profile
+    words = [f"{budget.params:,} {noun(budget.units, budget.params)}"]
+    if profile is not None and profile.counted:
+        words.append(f"{budget.macs():,} MACs")
+    stored = "" if budget.stored is None else f"; {budget.stored:,} parameters to store"
+    return f"{', '.join(words)} left{stored}"

@@ -4,12 +4,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from softprune.cli.terminal import console
+
+if TYPE_CHECKING:
+    from softprune.deploy.export.formats import Content
+    from softprune.train.plain import PlainNetwork
+
+# Windows on which the ranges of integers are measured.
+WINDOWS = 256
+NORMALISATIONS = ("steps", "features", "none")
+
+
+@dataclass(frozen=True)
+class COptions:
+    """What is asked for a C program.
+
+    Attributes:
+        int8: integer arithmetic.
+        identifier: what its names begin with; None for the usual one.
+        normalisation: one of `NORMALISATIONS`; None for the first.
+    """
+
+    int8: bool = False
+    identifier: str | None = None
+    normalisation: str | None = None
+
+    def check(self, format_name: str) -> None:
+        """Refuse options that do not fit, before anything is read."""
+        if format_name != "c" and self != COptions():
+            raise ValueError(f"--int8, --name and --normalisation are for --format c; the format is {format_name}")
+        if self.normalisation not in (None, *NORMALISATIONS):
+            raise ValueError(f"--normalisation is {', '.join(NORMALISATIONS)}; got {self.normalisation!r}")
 
 
 def export(
@@ -22,7 +53,7 @@ def export(
             "--format",
             "-f",
             help="spx (for the engine), safetensors (dense), compressed (without zeros, exact), onnx, onnx-sparse, "
-            "program (torch.export) or hub (a Hugging Face folder).",
+            "program (torch.export), hub (a Hugging Face folder) or c (C99 source of a FastGRNN).",
         ),
     ] = "spx",
     out: Annotated[
@@ -36,6 +67,19 @@ def export(
         str | None, typer.Option("--input", help="For a network of your own: input shape with batch 1, as 1,3,224,224.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="For c: weights of 8 bits and integer arithmetic, not float32.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="For c: what the files and functions begin with; fastgrnn by default.")
+    ] = None,
+    normalisation: Annotated[
+        str | None,
+        typer.Option(
+            help="For c, of a run: the program normalises raw values as in training, for each of the steps (default); "
+            "alike for all of them: features; not at all: none."
+        ),
+    ] = None,
 ) -> None:
     """Write the network of a run, or of baked weights, for the engine or for other programs.
 
@@ -44,8 +88,11 @@ def export(
     softprune export runs/a --format onnx --out model.onnx
 
     softprune export model.safetensors --model resnet50 --format compressed
+
+    softprune export runs/har2 --format c --int8
     """
-    print_written(source, format_name, out=out, best=best, model=model, shape=shape, force=force)
+    wish = COptions(int8, name, normalisation)
+    print_written(source, format_name, out=out, best=best, model=model, shape=shape, force=force, c=wish)
 
 
 def print_written(
@@ -57,22 +104,45 @@ def print_written(
     model: str | None = None,
     shape: str | None = None,
     force: bool = False,
+    c: COptions | None = None,
 ) -> Path:
     """Write a network and say how large it is; returns where it is."""
-    import torch
-
-    from softprune.deploy.export.formats import Content, target, write_format
+    from softprune.deploy.export.formats import target, write_format
     from softprune.train.plain import plain_network
 
+    wish = c or COptions()
+    wish.check(format_name)
     place = target(source, format_name, out=out, force=force)
     network = plain_network(source, best=best, model=model, shape=shape)
-    content = Content(network.module, torch.zeros(network.example_shape), network.name, network.args)
-    written = write_format(content, format_name, place)
-    console.print(
+    written = write_format(_content(network, format_name, wish), format_name, place)
+    said = [
         f"wrote {written.path}: {written.bytes:,} bytes, dense {written.dense_bytes:,}; "
         f"{written.nonzeros:,} of {written.weights:,} weights are not zero",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+        *([written.note] if written.note else []),
+    ]
+    for line in said:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     return written.path
+
+
+def _content(network: PlainNetwork, format_name: str, wish: COptions) -> Content:
+    import torch
+
+    from softprune.deploy.export.formats import Content
+    from softprune.nn import FastGRNNClassifier
+
+    example = torch.zeros(network.example_shape)
+    if format_name != "c" or not isinstance(network.module, FastGRNNClassifier):
+        return Content(network.module, example, network.name, network.args)
+    found = network.source.normalisation if network.source is not None else None
+    if found is not None and wish.normalisation == "features":
+        found = found.over_steps()
+    return Content(
+        network.module,
+        network.inputs(WINDOWS),
+        network.name,
+        network.args,
+        int8=wish.int8,
+        identifier=wish.identifier or "fastgrnn",
+        normalisation=None if found is None or wish.normalisation == "none" else (found.mean, found.scale),
+    )

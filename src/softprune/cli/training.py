@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from softprune.cli.budget import print_budget
+from softprune.budget.counted import noun
+from softprune.cli.budget import left_words, print_budget
 from softprune.cli.terminal import LiveView, console, percent, table
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 config_app = typer.Typer(help="Configurations of a run: show, check, and the schema.", no_args_is_help=True)
 
-Where = Annotated[str | None, typer.Argument(help="A YAML file, or a recipe such as digits/str.")]
+Where = Annotated[str | None, typer.Argument(help="A YAML file, or a recipe: digits/str, recipe:digits-str.")]
 Changes = Annotated[list[str] | None, typer.Argument(help="Changes such as optimizer.lr=0.1 or method.s_init=-100.")]
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 
@@ -127,7 +128,7 @@ def evaluate(
     score, budget = evaluate_run(run, best=best)
     console.print(f"accuracy {score.accuracy:.2%}, loss {score.loss:.4f} on {score.samples:,} samples", highlight=False)
     if budget is not None:
-        console.print(f"sparsity {budget.overall:.2%}, {budget.params:,} weights, {budget.macs():,} MACs left")
+        console.print(f"sparsity {budget.overall:.2%}, {left_words(budget)}")
 
 
 def bake(
@@ -135,11 +136,11 @@ def bake(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, such as model.safetensors.")],
     best: Annotated[bool, typer.Option("--best", help="The checkpoint of the best epoch, not the last one.")] = False,
 ) -> None:
-    """Write the plain sparse weights of a run, with the keys of the untouched network."""
+    """Write the plain sparse weights of a run, with the keys of the untouched network; learnt ranks are folded."""
     from softprune.train.trained import bake_run
 
     budget = bake_run(run, out, best=best)
-    zeros = f", {budget.overall:.2%} of the managed weights are zero" if budget is not None else ""
+    zeros = f", {budget.overall:.2%} of the managed {noun(budget.units)} are zero" if budget is not None else ""
     console.print(f"wrote {out}{zeros}", highlight=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from softprune.core.folding import fold_ranks
 from softprune.core.gate import fold_gates
 from softprune.core.parametrization import managed_tensors, unregister
 from softprune.core.refusal import inside_compiled
@@ -21,28 +22,37 @@ def managed_targets(model: nn.Module) -> tuple[Target, ...]:
     return tuple(Target(name, tuple(places)) for name, places in sites.values())
 
 
-def bake(model: nn.Module) -> nn.Module:
+def bake(model: nn.Module, *, fold: bool = True) -> nn.Module:
     """Write the zeros into the weights and give every module its own class back, in place.
 
     The model then has the keys, the classes and the Parameter objects that it had before `sparsify`, and
     computes exactly what the managed model computed. Works on copies and averages of a managed model too.
 
+    Layers whose ranks were managed (`Units.rank`) are replaced by smaller ones: without m, without dead directions, and
+    as one matrix where factors would take no fewer weights.
+
+    Args:
+        model: the managed model.
+        fold: False keeps such layers as they are, with zeros in m.
+
     Returns:
-        The same model; of a compiled or DistributedDataParallel one the module inside.
+        The same model; of a compiled or DistributedDataParallel one the module inside. A model that is itself a layer
+        of low rank cannot be made smaller in place: then it is the smaller layer.
 
     Raises:
         ValueError: if nothing is managed, or the weights are sharded.
     """
-    return _unwrap(model, keep_zeros=True)
+    model, targets = _unwrap(model, keep_zeros=True)
+    return fold_ranks(model, targets) if fold else model
 
 
 def remove(model: nn.Module) -> nn.Module:
     """Take the transforms off and leave the raw dense weights, in place."""
-    return _unwrap(model, keep_zeros=False)
+    return _unwrap(model, keep_zeros=False)[0]
 
 
 @torch.no_grad()
-def _unwrap(model: nn.Module, *, keep_zeros: bool) -> nn.Module:
+def _unwrap(model: nn.Module, *, keep_zeros: bool) -> tuple[nn.Module, tuple[Target, ...]]:
     model = inside_compiled(model)
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         model = inside_compiled(model.module)
@@ -66,4 +76,4 @@ def _unwrap(model: nn.Module, *, keep_zeros: bool) -> nn.Module:
         for module, tensor in target.sites:
             unregister(module, tensor)
     fold_gates(model)
-    return model
+    return model, targets

@@ -121,10 +121,10 @@ def _all_places(model: nn.Module, *, computed: bool) -> Iterable[list[Place]]:
 
 def _layers_of(model: nn.Module, places: list[Place]) -> list[Place]:
     """The weights that an importance acts on: to a user the rule for a layer is about its units."""
-    paths = [
-        name.removesuffix(f".{IMPORTANCE}.{VECTOR}") for name, module, _ in places if isinstance(module, Importance)
-    ]
-    return [(f"{path}.weight", model.get_submodule(path), "weight") for path in paths]
+    suffix = f".{IMPORTANCE}.{VECTOR}"
+    # With a dot in front also where the model is itself the layer.
+    paths = [f".{name}".removesuffix(suffix)[1:] for name, module, _ in places if isinstance(module, Importance)]
+    return [(f"{path}.weight" if path else "weight", model.get_submodule(path), "weight") for path in paths]
 
 
 def _computed_weights(model: nn.Module) -> list[Place]:

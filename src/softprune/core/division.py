@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from softprune.budget.goals import Flops, Goal, Latency, Params
+from softprune.budget.goals import Filters, Flops, Goal, Latency, Params
 from softprune.methods.base import Method, Target, Total, generator
 from softprune.methods.shares import share_out
 from softprune.methods.transforms import Transform
@@ -41,10 +41,10 @@ def divide(goal: Goal, sizes: Mapping[str, int]) -> dict[str, int]:
     if isinstance(goal, Flops | Latency):
         what = "multiply-adds" if isinstance(goal, Flops) else "milliseconds"
         raise ValueError(f"{goal} counts {what}: divide it first, as in budget=uniform(profile, goal)")
-    if goal.scope != "managed":
+    if not isinstance(goal, Filters) and goal.scope != "managed":
         raise ValueError(f'{goal} counts all parameters, these masks know the managed ones only: leave out scope="all"')
     count = sum(sizes.values())
-    total = min(goal.count, count) if isinstance(goal, Params) else goal.kept(count)
+    total = min(goal.count, count) if isinstance(goal, Params | Filters) else goal.kept(count)
     if total < len(sizes):
         raise ValueError(f"{goal} keeps {total} weights, fewer than the {len(sizes)} tensors: ask for less sparsity")
     kept = {name: max(1, share) for name, share in share_out(total, sizes, sizes).items()}

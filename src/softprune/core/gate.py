@@ -46,15 +46,26 @@ class Gate(nn.Module):
         self.block = tuple(block)
 
     def forward(self, raw: Tensor) -> Tensor:
-        return raw * self._spread(raw)
+        return raw * self.spread(self.importances, raw)
 
     def right_inverse(self, effective: Tensor) -> Tensor:
         """The raw tensor behind an effective one; a closed gate tells nothing about it."""
-        spread = self._spread(effective)
+        spread = self.spread(self.importances, effective)
         return torch.where(spread == 0, effective, effective / spread)
 
-    def _spread(self, raw: Tensor) -> Tensor:
-        m: Tensor = self._shared[0].m
+    @property
+    def owner(self) -> Importance:
+        """What holds the importances."""
+        return self._shared[0]
+
+    @property
+    def importances(self) -> Tensor:
+        """Those of now."""
+        m: Tensor = self.owner.m
+        return m
+
+    def spread(self, m: Tensor, raw: Tensor) -> Tensor:
+        """Importances as a tensor that can be multiplied with a raw one."""
         for axis, size in enumerate(self.block):
             if size > 1:
                 m = m.repeat_interleave(size, dim=axis).narrow(axis, 0, raw.shape[axis])
@@ -124,8 +135,16 @@ def importances(model: nn.Module, units: Units) -> list[str]:
     return [
         f"{path}.{VECTOR}" if path else VECTOR
         for path, module in model.named_modules()
-        if (
-            getattr(module, "importance_of", None) == "rank" if units.kind == "rank" else isinstance(module, Importance)
-        )
+        if (learns_rank(module) if units.kind == "rank" else isinstance(module, Importance))
         and module._parameters.get(VECTOR) is not None
     ]
+
+
+def learns_rank(module: nn.Module) -> bool:
+    """Whether it is a low-rank layer, which brings the importances of its directions."""
+    return getattr(module, "importance_of", None) == "rank"
+
+
+def is_importance(module: nn.Module, tensor: str) -> bool:
+    """Whether this tensor holds importances."""
+    return tensor == VECTOR and (isinstance(module, Importance) or learns_rank(module))

@@ -24,14 +24,17 @@ def param_groups(
     undecayed: Sequence[nn.Parameter] = (),
     *,
     managed: Iterable[nn.Parameter] = (),
+    importances: Sequence[nn.Parameter] = (),
     weight_decay: float,
     norm_decay: float,
     threshold_decay: float,
+    importance_decay: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Groups that hold each trainable parameter once: "weight", "norm", "threshold" and "undecayed"; none is empty.
+    """Groups that hold each trainable parameter once: "weight", "norm", "importance", "threshold" and "undecayed".
 
-    "norm" has the parameters of normalisation modules and everything else of one dimension, such as biases, unless it
-    is managed: an importance is decayed like weights.
+    None is empty. "norm" has the parameters of normalisation modules and everything else of one dimension, such as
+    biases, unless it is managed. Importances are decayed like weights, and are among them, unless `importance_decay`
+    is given.
     """
     check_decay("weight_decay", weight_decay)
     check_decay("norm_decay", norm_decay)
@@ -41,7 +44,13 @@ def param_groups(
             "threshold_decay is 0: without decay s never leaves s_init and nothing becomes sparse; "
             "pass threshold_decay > 0 (the paper uses the weight decay), or freeze('thresholds') first"
         )
-    seen = {id(p) for p in (*thresholds, *undecayed)}
+    if importance_decay is None:
+        importances = ()
+    else:
+        check_decay("importance_decay", importance_decay)
+        if not importances:
+            raise ValueError("importance_decay is for importances of units, and there are none: leave it out")
+    seen = {id(p) for p in (*thresholds, *undecayed, *importances)}
     kept = {id(p) for p in managed}
     weights: list[nn.Parameter] = []
     norms: list[nn.Parameter] = []
@@ -52,9 +61,10 @@ def param_groups(
             seen.add(id(parameter))
             small = isinstance(module, NORMS) or parameter.ndim <= 1
             (norms if small and id(parameter) not in kept else weights).append(parameter)
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"name": "weight", "params": weights, "weight_decay": weight_decay},
         {"name": "norm", "params": norms, "weight_decay": norm_decay},
+        {"name": "importance", "params": list(importances), "weight_decay": importance_decay},
         {"name": "threshold", "params": list(thresholds), "weight_decay": threshold_decay},
         {"name": "undecayed", "params": list(undecayed), "weight_decay": 0.0},
     ]

@@ -17,12 +17,14 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LAYERS = (*_CONVOLUTIONS, nn.Linear)
 
 
-def places(model: nn.Module, units: Units, example: Any) -> list[Gated]:
-    """Where the gates of these units go.
+def gates_for(model: nn.Module, units: Units, example: Any) -> list[Gated]:
+    """Where the gates of these units go; none where the units are weights, or directions, whose layers bring their own.
 
     Raises:
         ValueError: if the units are filters and there is no example, or there is no layer for them.
     """
+    if units.kind in ("weight", "rank"):
+        return []
     if units.kind == "filter":
         found = _filters(model, example)
         what = "a convolution or linear layer whose outputs stay inside the network"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from softprune.budget.budget import Budget
-from softprune.budget.goals import Goal, Params, checked_goal
+from softprune.budget.counted import noun
+from softprune.budget.goals import Goal, Params, Rank, checked_goal
 from softprune.core.choice import Choice, choose
 from softprune.core.division import divide, first_masks, refuse_total
 from softprune.core.refusal import Memory, refuse_model, refuse_tensor
@@ -39,19 +40,21 @@ class PlannedTensor:
 class Plan:
     """Every candidate tensor of a model, in the order of the modules. Print it to read it.
 
-    `goals` are met by solving for thresholds; `shared` says whether masks were given a total for all tensors.
+    `goals` are met by solving for thresholds; `shared` says whether masks were given a total for all tensors; `counts`
+    is what the tensors hold, in words.
     """
 
     tensors: tuple[PlannedTensor, ...]
     goals: tuple[Goal, ...] = ()
     shared: bool = False
+    counts: str = "weights"
 
     @property
     def managed(self) -> tuple[PlannedTensor, ...]:
         return tuple(t for t in self.tensors if t.method is not None)
 
     def __str__(self) -> str:
-        rows = [("tensor", "shape", "weights", "plan")]
+        rows = [("tensor", "shape", self.counts, "plan")]
         for planned in self.tensors:
             shape = planned.target.shape
             rows.append(
@@ -65,7 +68,7 @@ class Plan:
         managed = sum(t.target.shape.numel() for t in self.managed)
         everything = sum(t.target.shape.numel() for t in self.tensors)
         lines.append(
-            f"{len(self.managed)} of {len(self.tensors)} tensors managed, {managed:,} of {everything:,} weights"
+            f"{len(self.managed)} of {len(self.tensors)} tensors managed, {managed:,} of {everything:,} {self.counts}"
         )
         return "\n".join(lines)
 
@@ -95,7 +98,7 @@ def plan(
     model: nn.Module,
     method: Method,
     *,
-    goal: Goal | None = None,
+    goal: Goal | Rank | None = None,
     budget: Budget | None = None,
     skip: Match | Iterable[Match] = (),
     rules: Sequence[Rule] = (),
@@ -107,7 +110,7 @@ def plan(
     Args:
         model: any module.
         method: what every managed tensor gets unless a rule says otherwise.
-        goal: the total for all tensors that no rule gives another one.
+        goal: the total for all tensors that no rule gives another one, or the rank of each layer.
         budget: instead of a goal, what each managed tensor shall keep.
         skip: matches of tensors to leave alone; stronger than any rule.
         rules: settings for some of the tensors, applied in order.
@@ -120,13 +123,22 @@ def plan(
     >>> print(plan(nn.Linear(4, 2), STR()))  # doctest: +SKIP
     """
     model = refuse_model(model)
+    rank, goal = (goal, None) if isinstance(goal, Rank) else (None, goal)
+    if rank is not None and units != Units.rank:
+        raise ValueError(f"{rank} counts directions of low-rank layers: pass units=Units.rank too")
     own = [r for r in rules if r.goal is not None]
     goals = [checked_goal(given) for given in (*(r.goal for r in own), goal) if given is not None]
     planned = [_planned(c, method) for c in choose(model, skip, rules, units)]
+    # What each tensor keeps is said, and no total is to be shared.
+    apart = budget is not None or rank is not None
+    if apart and (goals or (budget is not None and rank is not None)):
+        raise ValueError(
+            f"{rank or 'a budget'} says what each tensor keeps, a goal what all of them keep together: give one"
+        )
     if budget is not None:
-        if goals:
-            raise ValueError("a budget says what each tensor keeps, a goal what all of them keep together: give one")
         planned, goals = _with_budget(planned, budget)
+    elif rank is not None:
+        planned, goals = _with_rank(planned, rank)
     elif goals:
         planned = [_with_goal(p, own, general=goal is not None) for p in planned]
     chosen = [p for p in planned if p.method is not None]
@@ -138,13 +150,13 @@ def plan(
         refuse_tensor(p.target, memory)
     methods = {p.target.name: p.method for p in chosen if p.method is not None}
     for one in dict.fromkeys(methods.values()):
-        refuse_total(one, "budget" if budget is not None else "goal" if goals else "none")
+        refuse_total(one, "budget" if apart else "goal" if goals else "none")
     if method.moves_masks:
-        decided = _with_masks(planned, methods, goals, shared=budget is None, seed=seed)
+        decided = _with_masks(planned, methods, goals, shared=not apart, seed=seed)
     else:
         decided = _with_transforms(planned, method, methods, goals)
     method.equip(model, {p.target.name: p.transform for p in decided.managed if p.transform is not None})
-    return decided
+    return replace(decided, counts=noun(units.text))
 
 
 def _with_transforms(
@@ -218,3 +230,20 @@ def _with_budget(planned: list[PlannedTensor], budget: Budget) -> tuple[list[Pla
         managed[name] = replace(one, goal_of=len(goals))
         goals.append(Params(kept))
     return [managed.get(p.target.name, p) for p in planned], goals
+
+
+def _with_rank(planned: list[PlannedTensor], rank: Rank) -> tuple[list[PlannedTensor], list[Goal]]:
+    """A goal of its own for the importances of every layer that a rank is for; the others are left alone."""
+    paths = {p.target.name: p.target.name.rpartition(".")[0] for p in planned if p.method is not None}
+    rank.require_known(list(paths.values()))
+    goals: list[Goal] = []
+    decided = []
+    for p in planned:
+        kept = rank.of(paths[p.target.name], p.target.shape.numel()) if p.target.name in paths else None
+        if kept is not None:
+            p = replace(p, goal_of=len(goals))
+            goals.append(Params(kept))
+        elif p.method is not None:
+            p = PlannedTensor(p.target, reason="no rank is given for it")
+        decided.append(p)
+    return decided, goals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -27,14 +28,17 @@ from softprune.core.diagnosis import Diagnosis, diagnose
 from softprune.core.forecasting.forecast import Forecast
 from softprune.core.forecasting.outlook import outlook
 from softprune.core.freeze import Freezable, freeze_
+from softprune.core.gate import is_importance
 from softprune.core.goals.learner import learn, observe
 from softprune.core.goals.part import Part
 from softprune.core.goals.solver import solve
 from softprune.core.groups import param_groups
 from softprune.core.plan import Plan
 from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
+from softprune.core.stored import stored_params
 from softprune.core.variants import Variants
 from softprune.methods.base import Method, Target
+from softprune.ops.units import Units
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,6 +59,7 @@ class Sparsifier:
         plan: what each tensor got; print it.
         targets: the managed tensors.
         goals: the parts of the model whose total is prescribed.
+        units: what is kept or pruned as a whole.
         variants: the method as rules have refined it, each with its tensors.
         step: optimizer steps completed since `attach` (continued by `load_state_dict`).
         forecast: when sparsity will set in, computed by `attach`; None for methods without thresholds.
@@ -68,6 +73,7 @@ class Sparsifier:
         profile: Profile,
         goals: tuple[Part, ...] = (),
         *,
+        units: Units = Units.weight,
         seed: int = 0,
     ) -> None:
         self.model = model
@@ -84,29 +90,38 @@ class Sparsifier:
         self._watch = CollapseWatch()
         self._distinct_thresholds = len(self._thresholds())
         self.goals = goals
+        self.units = units
         if not any(t.raw.device.type == "meta" for t in self.targets):
             self.solve()
 
     # training
 
     def param_groups(
-        self, *, weight_decay: float, norm_decay: float = 0.0, threshold_decay: float | None = None
+        self,
+        *,
+        weight_decay: float,
+        norm_decay: float = 0.0,
+        threshold_decay: float | None = None,
+        importance_decay: float | None = None,
     ) -> list[dict[str, Any]]:
-        """Parameter groups for any optimizer: "weight", "norm" (normalisation, biases), "threshold" and "undecayed".
+        """Parameter groups for any optimizer: "weight", "norm" (normalisation, biases), "threshold" and others.
 
         Args:
             weight_decay: for weights.
             norm_decay: for normalisation parameters and biases. The paper decays them like the weights.
             threshold_decay: for s; None takes weight_decay, as the paper does.
+            importance_decay: for the importances of units; None takes weight_decay.
         """
         return param_groups(
             self.model,
             list(self._thresholds()),
             list(self.variants.undecayed()),
             managed=[target.raw for target in self.targets],
+            importances=[t.raw for t in self.targets if is_importance(*t.sites[0])],
             weight_decay=weight_decay,
             norm_decay=norm_decay,
             threshold_decay=weight_decay if threshold_decay is None else threshold_decay,
+            importance_decay=importance_decay,
         )
 
     def attach(
@@ -203,7 +218,7 @@ class Sparsifier:
         progress = self.progress if at is None else at
         for part in self.goals:
             if model is not None:
-                part = part.on(baking.managed_targets(model))
+                part = part.on(model, baking.managed_targets(model))
             if progress >= 1.0:
                 part.rise()
             solve(part, part.allowed(progress))
@@ -218,11 +233,19 @@ class Sparsifier:
     def measure(self) -> Budget:
         """The densities of now, counted on the weights that the network uses."""
         self._refuse_finished()
-        densities = {}
+        densities, importances = {}, {}
         for target in self.targets:
             effective = settled_weight(target)
             densities[target.name] = int(torch.count_nonzero(effective)) / effective.numel()
-        return Budget(densities, profile=self.profile, source=f"measured at step {self.step}")
+            if self.units.kind != "weight":
+                importances[target.module] = effective
+        return Budget(
+            densities,
+            profile=self.profile,
+            source=f"measured at step {self.step}",
+            units=self.units.text,
+            stored=stored_params(self.model, self.units, importances),
+        )
 
     def diagnose(self) -> list[Diagnosis]:
         """Per tensor: s, threshold, density, P, the L1 norm of the living weights, the balance of forces."""
@@ -247,12 +270,13 @@ class Sparsifier:
 
     # leaving
 
-    def bake(self, *, at: Literal["now", "target"] | None = None) -> nn.Module:
+    def bake(self, *, at: Literal["now", "target"] | None = None, fold: bool = True) -> nn.Module:
         """The plain model with zeros in its weights: the same object, with its own classes and keys back.
 
         Args:
             at: under a goal that the training has not reached yet: "now" takes the weights as sparse as they are,
                 "target" makes them as sparse as the goal says, without training.
+            fold: replace layers whose ranks were managed by smaller ones; False keeps them, with zeros in m.
         """
         if at not in (None, "now", "target"):
             raise ValueError(f'bake() takes at="now" or at="target", got {at!r}')
@@ -267,7 +291,7 @@ class Sparsifier:
             # Weights that were put in since, or a mask that is renewed only now and then, may be behind.
             if not all(part.met(progress) for part in self.goals):
                 self.solve(at=progress)
-        return self._finish(baking.bake)
+        return self._finish(partial(baking.bake, fold=fold))
 
     def remove(self) -> nn.Module:
         """The raw dense model back, as if `sparsify` had never been called, with the weights as trained."""
@@ -348,10 +372,10 @@ class Sparsifier:
         if self.total_steps:
             words += f" of {self.total_steps}"
         if not self.managed:
-            return profile_sheet(self.profile, caption=f"{words}, baked or removed")
+            return profile_sheet(self.profile, caption=f"{words}, baked or removed", units=self.units.text)
         # To show must not talk to other processes, nor read weights that have no values.
         if any(sharded(t) or t.raw.device.type == "meta" for t in self.targets):
-            return profile_sheet(self.profile, caption=f"{words}, not measured")
+            return profile_sheet(self.profile, caption=f"{words}, not measured", units=self.units.text)
         return budget_sheet(self.measure(), caption=words)
 
     def _refuse_finished(self) -> None:

@@ -9,13 +9,14 @@ from torch import nn
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.goals import Goal, Sparsity
+from softprune.budget.goals import Goal, Rank, checked_goal
 from softprune.budget.profiler import profile
 from softprune.budget.schedules import Schedule
+from softprune.core.billing import Billing, refuse_totals
 from softprune.core.gate import gated, gates_on
 from softprune.core.goals.part import Part, make_part
 from softprune.core.parametrization import register
-from softprune.core.places import places
+from softprune.core.places import gates_for
 from softprune.core.plan import Plan, PlannedTensor, plan
 from softprune.core.refusal import refuse_model
 from softprune.core.rule import Match, Rule
@@ -28,7 +29,7 @@ def sparsify(
     model: nn.Module,
     method: Method,
     *,
-    goal: Goal | None = None,
+    goal: Goal | Rank | None = None,
     budget: Budget | None = None,
     schedule: Schedule | None = None,
     units: Units = Units.weight,
@@ -47,14 +48,15 @@ def sparsify(
         method: such as `STR(s_init=-3200)`.
         goal: the total that training shall end with, exactly: `Sparsity(0.95)`, `Params(500_000)`, `Flops(40e6)`
             (which needs `example`), or `Latency(3.5, table)` in milliseconds. A rule may give its tensors a goal of
-            their own.
+            their own. `Rank(w=9, u=8)` is for directions of low-rank layers, with `units=Units.rank`.
         budget: instead of a goal, the density that each managed tensor shall end with: `uniform(...)`, `erk(...)`, one
             from a file, or one that another training has learnt.
         schedule: how the goal or the budget is approached; what the method proposes by default, for most of them
             `cubic(begin=0.1, end=0.7)` of the training.
         units: what is kept or pruned as a whole: single weights, `Units.filter` (output channels; needs `example`),
             `Units.block(rows, cols)`, or `Units.rank` (directions of low-rank layers that learn their rank). Units
-            other than weights have an importance each, and their goal is a Sparsity, the share of units to prune.
+            other than weights have an importance each. Their goal is a Sparsity, the share of units to prune,
+            `Filters(n)`, or a total of `Params(n)` or `Flops(n)` that is left once dead units are taken out.
         skip: tensors to leave alone: globs, regular expressions, module types, predicates on (name, module).
         rules: settings for some tensors, applied in order.
         example: an input (or a tuple or dict of inputs) of batch size one; with it budgets know their MACs.
@@ -67,32 +69,27 @@ def sparsify(
         ValueError: for input that cannot work; the model is untouched then.
     """
     inner = refuse_model(model)
+    if budget is not None and budget.units not in (Units.weight.text, units.text):
+        raise ValueError(f"the budget counts units of another kind: it has {budget.units}, here they are {units.text}")
     if gated(inner):
         raise ValueError("this model has gates from an earlier sparsify: bake() or remove() it first")
-    if units.kind != "weight":
-        _refuse_totals([goal, *(rule.goal for rule in rules)], units)
-    gates = places(inner, units, example) if units.kind in ("filter", "block") else []
+    goals = [checked_goal(one) for one in (goal, *(rule.goal for rule in rules)) if not isinstance(one, Rank | None)]
+    refuse_totals(goals, units, method, example)
+    gates = gates_for(inner, units, example)
+    billing = Billing(inner, units, goals, gates, example)
     with gates_on(inner, gates):
         decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules, units=units, seed=seed)
         managed = decided.managed
         costs = _costs(inner, managed, example if units.kind == "weight" else None)
-        parts = _parts(inner, method, decided, schedule, costs)
+        # Budgets and ranks say how many units of each tensor stay; only totals have a price.
+        counts_units = budget is not None or isinstance(goal, Rank)
+        parts = _parts(inner, method, decided, schedule, costs, None if counts_units else billing)
     for planned in managed:
         assert planned.transform is not None
         planned.transform.train(planned.target.module.training)
         for module, tensor in planned.target.sites:
             register(module, tensor, planned.transform)
-    return Sparsifier(inner, method, decided, costs, parts, seed=seed)
-
-
-def _refuse_totals(goals: Sequence[Goal | None], units: Units) -> None:
-    """What a filter or a block costs depends on its neighbours; how many there are does not."""
-    for goal in goals:
-        if goal is not None and not (isinstance(goal, Sparsity) and goal.scope == "managed"):
-            raise ValueError(
-                f"goals for units of kind {units.kind!r} are a share of the units, Sparsity(...) without a scope; "
-                f"got {goal}"
-            )
+    return Sparsifier(inner, method, decided, costs, parts, units=units, seed=seed)
 
 
 def _costs(model: nn.Module, managed: Sequence[PlannedTensor], example: Any) -> Profile:
@@ -102,7 +99,12 @@ def _costs(model: nn.Module, managed: Sequence[PlannedTensor], example: Any) -> 
 
 
 def _parts(
-    model: nn.Module, method: Method, decided: Plan, schedule: Schedule | None, costs: Profile
+    model: nn.Module,
+    method: Method,
+    decided: Plan,
+    schedule: Schedule | None,
+    costs: Profile,
+    billing: Billing | None,
 ) -> tuple[Part, ...]:
     if not decided.goals:
         if schedule is not None:
@@ -120,5 +122,9 @@ def _parts(
         chosen = [(p.target, p.method) for p in managed if p.goal_of == number and p.method is not None]
         if not chosen:
             raise ValueError(f"{goal} is for no tensor: later rules, or skip, took all of them")
-        parts.append(make_part(goal, schedule or chosen[0][1].schedule, chosen, costs, other_params=others))
+        targets = [target for target, _ in chosen]
+        rest = [p.target for p in managed if p.goal_of not in (None, number)]
+        bill = None if billing is None else billing.bill(goal, targets, rest)
+        way = schedule or chosen[0][1].schedule
+        parts.append(make_part(goal, way, chosen, costs, other_params=others, bill=bill))
     return tuple(parts)

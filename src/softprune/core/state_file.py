@@ -41,12 +41,7 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
+    tensors, header = read_tensors(path)
     if FACTS not in header:
         raise ValueError(f"{path} holds tensors alone, no softprune state: load them with model.load_state_dict")
     expected = parse_json(header.get(CHECKSUMS, "{}"), f"the checksums of {path}")
@@ -54,6 +49,20 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if broken:
         raise ValueError(f"{path} is damaged: the checksum of {broken[0]} is wrong ({len(broken)} tensors)")
     return tensors, parse_json(header[FACTS], f"the header of {path}")
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, and its header.
+
+    Raises:
+        ValueError: if the file is damaged, or of another kind.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
 
 
 def _checksum(t: Tensor) -> int:

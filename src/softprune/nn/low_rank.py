@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+_Layer = TypeVar("_Layer", bound=nn.Module)
+
+
+def stored_weights(in_features: int, out_features: int, *, rank: int) -> int:
+    """Weights of a matrix as `fold` stores it: as factors, or whole where that is no more.
+
+    >>> stored_weights(9, 80, rank=9), stored_weights(80, 80, rank=8)
+    (720, 1280)
+    """
+    return min(rank * (in_features + out_features), in_features * out_features)
 
 
 class LowRankLinear(nn.Module):
@@ -67,6 +78,14 @@ class LowRankLinear(nn.Module):
         up = self.up if self.m is None else self.up * self.m
         return up @ self.down
 
+    def stored_weights(self, rank: int) -> int:
+        """Weights of the matrix once it has this rank, as `fold` stores it; one direction stays at least."""
+        return stored_weights(self.in_features, self.out_features, rank=max(1, rank))
+
+    def stored_params(self, rank: int) -> int:
+        """The same with the bias."""
+        return self.stored_weights(rank) + (0 if self.bias is None else self.out_features)
+
     def reset_parameters(self) -> None:
         """Factors whose product has the variance of `nn.Linear`'s weights."""
         nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))
@@ -97,6 +116,27 @@ class LowRankLinear(nn.Module):
         self.down.div_(down.unsqueeze(1))
         self.m.mul_(up * down)
         return self
+
+    @torch.no_grad()
+    def folded(self) -> nn.Linear | LowRankLinear:
+        """The layer without m and without the directions that m has made zero; this one stays as it is.
+
+        Returns:
+            Factors, or one matrix if that takes no more weights. If m is all zero, one direction of zeros is kept.
+
+        >>> layer = LowRankLinear(8, 8, learned=True)
+        >>> _ = layer.m.data.copy_(torch.tensor([2.0, 0, 0, 0.5, 0, 0, 0, 0]))
+        >>> layer.folded().rank, torch.allclose(layer.folded().weight, layer.weight)
+        (2, True)
+        """
+        m = self.up.new_ones(self.rank) if self.m is None else self.m.detach()
+        alive = m.nonzero().flatten() if m.any() else torch.zeros(1, dtype=torch.int64, device=m.device)
+        inputs, outputs, rank = self.in_features, self.out_features, len(alive)
+        made: dict[str, Any] = {"bias": self.bias is not None, "device": self.up.device, "dtype": self.up.dtype}
+        if rank * (inputs + outputs) >= inputs * outputs:
+            return _filled(nn.Linear(inputs, outputs, **made), self, weight=self.weight)
+        thin = LowRankLinear(inputs, outputs, rank=rank, bias=self.bias is not None).to(self.up)
+        return _filled(thin, self, up=(self.up * m)[:, alive], down=self.down[alive])
 
     @classmethod
     @torch.no_grad()
@@ -157,6 +197,25 @@ class LowRankConv2d(nn.Module):
         if self.linear.m is not None:
             inner = inner * self.linear.m[one]
         return F.conv2d(inner, self.linear.up[one], self.linear.bias)
+
+    @torch.no_grad()
+    def folded(self) -> nn.Conv2d | LowRankConv2d:
+        """As `LowRankLinear.folded`: of low rank, or a convolution if that takes no more weights."""
+        small = self.linear.folded()
+        if isinstance(small, LowRankLinear):
+            return LowRankConv2d(small, stride=self.stride).train(self.training)
+        made: dict[str, Any] = {"bias": small.bias is not None, "device": small.weight.device, "stride": self.stride}
+        conv = nn.Conv2d(small.in_features, small.out_features, 1, dtype=small.weight.dtype, **made)
+        return _filled(conv, small, weight=small.weight[..., None, None]).train(self.training)
+
+
+def _filled(target: _Layer, like: nn.Linear | LowRankLinear, **values: Tensor) -> _Layer:
+    """A layer with these tensors, and with the bias and the mode of another."""
+    for name, value in values.items():
+        getattr(target, name).copy_(value)
+    if like.bias is not None:
+        target.bias.copy_(like.bias)  # type: ignore[union-attr,operator]
+    return target.train(like.training)
 
 
 def _pointwise(conv: nn.Conv2d) -> Tensor:

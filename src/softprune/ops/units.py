@@ -42,6 +42,11 @@ class Units:
         if self.kind != "block" and (self.rows, self.cols) != (1, 1):
             raise ValueError(f"only blocks have rows and columns, not units of kind {self.kind!r}")
 
+    @property
+    def text(self) -> str:
+        """As files have it: the kind, of blocks with their size, such as "block 4x8"."""
+        return f"block {self.rows}x{self.cols}" if self.kind == "block" else self.kind
+
     @staticmethod
     def block(rows: int, cols: int) -> Units:
         """Blocks of so many outputs and inputs."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from softprune.reporting.chart import Axis, Chart, Series
+from softprune.reporting.counting import shared_noun
 from softprune.reporting.naming import section
 from softprune.reporting.reading import known, number
 from softprune.reporting.run import Run
@@ -54,7 +55,7 @@ def sparsity(runs: Sequence[Run]) -> Chart:
     return Chart(
         name="sparsity",
         title="Sparsity",
-        caption="Share of all managed weights that are zero.",
+        caption=f"Share of all managed {shared_noun(run.units for run in runs)} that are zero.",
         x=EPOCHS,
         y=Axis("total sparsity", percent=True, low=0.0, high=1.0),
         series=(*series, *lines),

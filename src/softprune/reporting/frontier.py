@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from softprune.reporting.chart import Axis, Chart, Mark, Series
+from softprune.reporting.counting import shared_noun
 from softprune.reporting.estimate import Estimate, estimate
 from softprune.reporting.group import DENSE, Group, Section
 from softprune.reporting.grouping import sections
@@ -160,11 +161,12 @@ def level_budgets(section: Section, level: float | None, *, name: str = "layer_b
     places = {label: place for place, label in enumerate(section.labels)}
     order = [places[label] for label in (*(group.label for group in chosen), *(one.name for one in empty))]
     series = [one for _, one in sorted(zip(order, [*full, *empty], strict=True), key=lambda pair: pair[0])]
+    counted = shared_noun(run.units for group in chosen for run in group.runs)
     at = "" if level is None else f" at {100 * level:.4g} % sparsity"
     return Chart(
         name=name,
         title=f"Budgets layer by layer{at}",
-        caption="Share of the weights of each layer that are zero at the end, from the first layer to the last; "
+        caption=f"Share of the {counted} of each layer that are zero at the end, from the first layer to the last; "
         "mean over seeds.",
         x=Axis("layer", categories=tuple(tensors)),
         y=Axis("sparsity", percent=True, low=0.0, high=1.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from softprune.budget.counted import WEIGHT
 from softprune.reporting.estimate import estimate
 from softprune.reporting.group import DENSE, Group, Section
 from softprune.reporting.naming import section
@@ -122,6 +123,7 @@ def _goal_words(runs: Sequence[Run]) -> str:
         for name, unit in (("flops", "multiply-adds"), ("params", "weights"))
         if known(section(runs[0].config, "goal").get(name)) is not None
     )
+    unit = "parameters" if name == "params" and runs[0].units != WEIGHT else unit
     return f"about {estimate(known(section(run.config, 'goal').get(name)) for run in runs).mean:,.0f} {unit}"
 
 
@@ -137,7 +139,7 @@ def _seed_words(groups: Sequence[Group]) -> list[str]:
 
 def _differences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     """A sentence about training settings that are not the same in all runs and in no label."""
-    skipped = ("method", "goal", "skip", "rules", "propose", "model", "data")
+    skipped = ("method", "goal", "skip", "rules", "propose", "model", "data", "units")
     rows = [{k: v for k, v in traits(run).items() if k.partition(".")[0] not in skipped} for run in runs]
     told = " ".join(labels)
     found = []

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import TensorCost
+from softprune.budget.counted import WEIGHT
 from softprune.reporting.chart import Axis, Chart, Mark, Series
+from softprune.reporting.counting import shared_noun
 from softprune.reporting.curves import EPOCHS, named
 from softprune.reporting.run import Layer, Run
 
@@ -57,7 +59,7 @@ def final_thresholds(runs: Sequence[Run]) -> Chart:
             for run, name in named(runs, "threshold")
         ],
         title="Thresholds at the end",
-        caption="Weights of a layer that are smaller than its threshold are zero.",
+        caption=f"{_what(runs)} of a layer that are smaller than its threshold are zero.",
         y=Axis("threshold", low=0.0),
         tensors=tensor_names(runs),
     )
@@ -65,17 +67,17 @@ def final_thresholds(runs: Sequence[Run]) -> Chart:
 
 def layer_sparsity(runs: Sequence[Run], *, against: Sequence[Budget] = ()) -> Chart:
     """What every layer gives up at the end, beside other budgets; the paper's figure 6."""
-    costs = tensor_costs(runs)
+    costs, counted = tensor_costs(runs), shared_noun(run.units for run in runs)
     found = [(name, {t: 1 - d for t, d in last_densities(run).items()}) for run, name in named(runs, "this run")]
     found += [(b.source, {t: 1 - b[t] for t in b}) for b in against]
     return _by_layer(
         "layer_sparsity",
         found,
         title="Sparsity of every layer",
-        caption="Share of the weights of each layer that are zero at the end, from the first layer to the last.",
+        caption=f"Share of the {counted} of each layer that are zero at the end, from the first layer to the last.",
         y=Axis("sparsity", percent=True, low=0.0, high=1.0),
         tensors=tensor_names(runs, against),
-        notes=lambda tensor, value: _kept(costs.get(tensor), value),
+        notes=lambda tensor, value: _kept(costs.get(tensor), value, counted),
     )
 
 
@@ -112,7 +114,9 @@ def last_densities(run: Run) -> Mapping[str, float]:
 
 
 def last_macs(run: Run) -> Mapping[str, float]:
-    """Multiply-adds left in every tensor at the end of the last logged epoch."""
+    """Multiply-adds left in every tensor at the end of the last logged epoch; none where they are not known."""
+    if run.units != WEIGHT:
+        return {}
     costs = tensor_costs([run])
     kept = {name: density * costs[name].macs for name, density in (run.budget or {}).items() if name in costs}
     return _last(run, lambda row: row.macs) or kept
@@ -148,10 +152,17 @@ def _by_layer(
     return Chart(name, title, caption, Axis("layer", categories=tuple(tensors)), y, tuple(series))
 
 
-def _kept(cost: TensorCost | None, sparsity: float) -> str:
+def _what(runs: Sequence[Run]) -> str:
+    """What a threshold is for."""
+    if all(run.units == WEIGHT for run in runs):
+        return "Weights"
+    return f"Importances of the {shared_noun(run.units for run in runs)}"
+
+
+def _kept(cost: TensorCost | None, sparsity: float, what: str) -> str:
     if cost is None or not math.isfinite(sparsity):
         return ""
-    return f"{(1 - sparsity) * cost.params:,.0f} of {cost.params:,} weights are left"
+    return f"{(1 - sparsity) * cost.params:,.0f} of {cost.params:,} {what} are left"
 
 
 def _of_dense(cost: TensorCost | None, macs: float) -> str:

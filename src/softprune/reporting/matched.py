@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from softprune.reporting.counting import shared_noun
 from softprune.reporting.estimate import Estimate, paired
 from softprune.reporting.group import Group, Section
 from softprune.reporting.level import at_level, levels, variants
@@ -99,6 +100,7 @@ def differences(section: Section, *, name: str = "differences", to: str | None =
 def group_table(section: Section, *, name: str = "groups") -> Table:
     """Every group of runs with exact values."""
     best = front_groups(section)
+    kept = shared_noun(run.units for group in section.groups for run in group.runs)
     columns = (
         Column("method"),
         Column("goal"),
@@ -107,7 +109,7 @@ def group_table(section: Section, *, name: str = "groups") -> Table:
         Column("accuracy", "percent", "mean over seeds"),
         Column("deviation", "percent", "standard deviation of the accuracy of single runs"),
         Column("MACs", "count", "multiply-adds left in one forward pass, mean over seeds"),
-        Column("weights", "count", "managed weights left, mean over seeds"),
+        Column(kept, "count", f"managed {kept} left, mean over seeds"),
         Column("front", "text", "whether no other group has both a higher accuracy and fewer multiply-adds"),
     )
     rows = [(*_values(group), "yes" if group in best else "") for group in section.groups]

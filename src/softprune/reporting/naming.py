@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from softprune.budget.counted import WEIGHT, noun
+from softprune.reporting.counting import configured_units
 from softprune.reporting.reading import known
 
 # Methods that may also run without a goal: with one they do something else, which the name has to say.
@@ -35,13 +37,15 @@ def model_name(config: Mapping[str, Any], key: str = "model") -> str:
 
 
 def label(config: Mapping[str, Any]) -> str:
-    """The method with what distinguishes it: budget, granularity, kind of goal, trained start.
+    """The method with what distinguishes it: budget, units, granularity, kind of goal, trained start.
 
     Example:
         >>> label({"method": {"name": "gmp"}, "goal": {"sparsity": 0.9, "budget": "uniform"}})
         'gmp uniform'
         >>> label({"method": {"name": "str", "granularity": "filter"}, "goal": {"flops": 330554}})
         'str goal, filter, flops'
+        >>> label({"method": {"name": "str"}, "units": {"kind": "rank"}, "goal": {"rank": 8}})
+        'str goal, directions'
     """
     name = method_name(config)
     goal, method = section(config, "goal"), section(config, "method")
@@ -53,7 +57,9 @@ def label(config: Mapping[str, Any]) -> str:
         words += " global"
     elif config.get("goal") is not None and name in _GOAL_OPTIONAL:
         words += " goal"
+    units = configured_units(config)
     more = [
+        "" if units == WEIGHT else units if " " in units else noun(units),
         str(method["granularity"]) if method.get("granularity") not in (None, "tensor") else "",
         "flops" if goal.get("flops") is not None else "",
         "latency" if goal.get("latency") is not None else "",
@@ -71,16 +77,23 @@ def goal_text(config: Mapping[str, Any]) -> str:
         ('90.23 % sparsity', '330,554 multiply-adds')
         >>> goal_text({"goal": {"latency": {"ms": 3.5}}})
         '3.5 ms'
+        >>> goal_text({"units": "filter", "goal": {"sparsity": 0.5}}), goal_text({"goal": {"rank": {"w": 9, "u": 8}}})
+        ('50 % sparsity of the filters', 'rank w 9, u 8')
     """
     goal = section(config, "goal")
     share = known(config.get("goal") if not goal else goal.get("sparsity"))
+    units = configured_units(config)
     scope = " of all parameters" if goal.get("scope") == "all" else ""
     if share is not None:
-        return f"{round(100 * share, 6):g} % sparsity{scope}"
+        of = f" of the {noun(units)}" if units != WEIGHT else scope
+        return f"{round(100 * share, 6):g} % sparsity{of}"
     if (kept := known(goal.get("params"))) is not None:
-        return f"{kept:,.0f} {'parameters' if scope else 'weights'}"
+        return f"{kept:,.0f} {'parameters' if scope or units != WEIGHT else 'weights'}"
     if (macs := known(goal.get("flops"))) is not None:
         return f"{macs:,.0f} multiply-adds"
     if (ms := known(section(goal, "latency").get("ms"))) is not None:
         return f"{ms:g} ms"
+    if (rank := goal.get("rank")) is not None:
+        each = [f"{name} {count}" for name, count in rank.items()] if isinstance(rank, Mapping) else [f"{rank}"]
+        return f"rank {', '.join(each)}"
     return f"budget {goal['budget']}" if goal.get("budget") else ""

@@ -10,9 +10,11 @@ from typing import Any
 import yaml
 
 from softprune.budget.budget import Budget
+from softprune.budget.counted import WEIGHT
 from softprune.budget.files import write_text
 from softprune.reporting.chart import Chart
 from softprune.reporting.charts import CHARTS, tells_something
+from softprune.reporting.counting import shared_noun
 from softprune.reporting.curves import named
 from softprune.reporting.latency import latency_table
 from softprune.reporting.layer_table import layer_table, run_table
@@ -49,6 +51,8 @@ def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: 
         layers=layers,
         latency=latency_table([(run.latency, name) for run, name in named(runs, runs[0].name) if run.latency]),
         table=table if table.rows else None,
+        counted=shared_noun(run.units for run in runs),
+        single=all(run.units == WEIGHT for run in runs),
         follow=follow if not all(run.finished for run in runs) else 0,
     )
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from softprune.budget.budget import Budget
+from softprune.budget.counted import WEIGHT
+from softprune.reporting.counting import configured_units
 from softprune.reporting.latency import LATENCY, Latency, read_latency
 from softprune.reporting.naming import goal_text, label, method_name, model_name
 from softprune.reporting.reading import known, number, read_object, read_rows, read_table
@@ -26,8 +28,8 @@ class Layer:
         step: optimizer steps made.
         s: raw threshold.
         alpha: threshold g(s).
-        density: fraction of weights kept.
-        l1_active: L1 norm of the weights that are kept.
+        density: fraction of weights (or other units) kept.
+        l1_active: L1 norm of what is kept.
         macs: multiply-adds left.
     """
 
@@ -99,6 +101,11 @@ class Run:
         return goal_text(self.config)
 
     @property
+    def units(self) -> str:
+        """What is kept or pruned as a whole, as a Budget has it; "weight" for most runs."""
+        return self.budget.units if self.budget is not None else configured_units(self.config)
+
+    @property
     def finished(self) -> bool:
         return bool(self.result)
 
@@ -109,18 +116,27 @@ class Run:
 
     @property
     def sparsity(self) -> float | None:
-        """Of all managed weights after the last epoch; None if unknown, as in a dense run."""
+        """Of all managed weights, or other units, after the last epoch; None if unknown, as in a dense run."""
         return self._last("sparsity")
 
     @property
     def params(self) -> int | None:
-        """Managed weights left after the last epoch; None if unknown."""
+        """Managed weights, or other units, left after the last epoch; None if unknown."""
         found = self._last("params")
+        if found is None:
+            found = self._last("units")
         return None if found is None else int(found)
 
     @property
+    def stored(self) -> int | None:
+        """Parameters of the whole network as it will be stored; None if unknown, as it is where weights are pruned."""
+        return self.budget.stored if self.budget is not None else None
+
+    @property
     def macs(self) -> int | None:
-        """Multiply-adds left after the last epoch; None if unknown."""
+        """Multiply-adds left after the last epoch; None if unknown, as what a filter or a direction costs is."""
+        if self.units != WEIGHT:
+            return None
         found = self._last("macs")
         return None if found is None else int(found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from softprune.budget.counted import WEIGHT
 from softprune.reporting.run import Run
 
 FLOAT = 4  # bytes of a weight
@@ -12,9 +13,9 @@ POSITION = 2  # bytes of a position, counted from the weight before
 
 
 def dense_bytes(run: Run) -> int | None:
-    """Bytes of all parameters in float32; None if the network is not known."""
+    """Bytes of all parameters in float32; None if the network is not known, as where its profile counts units."""
     profile = run.budget.profile if run.budget else None
-    return None if profile is None else FLOAT * (profile.params + profile.other_params)
+    return None if profile is None or run.units != WEIGHT else FLOAT * (profile.params + profile.other_params)
 
 
 def packed_bytes(run: Run) -> int | None:
@@ -23,7 +24,7 @@ def packed_bytes(run: Run) -> int | None:
     Of these the smaller one counts, and a tensor that is smaller dense stays dense.
     """
     budget = run.budget
-    if budget is None or budget.profile is None:
+    if budget is None or budget.profile is None or run.units != WEIGHT:
         return None
     total = FLOAT * budget.profile.other_params
     for cost in budget.profile:

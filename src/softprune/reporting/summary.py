@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from softprune.budget.counted import WEIGHT, noun
 from softprune.budget.goals import Sparsity
 from softprune.reporting.naming import section
 from softprune.reporting.reading import known
@@ -39,9 +40,12 @@ def headline(run: Run) -> str:
     how = "and left dense" if run.method == "dense" else f"and made sparse by the method {run.label}"
     words = [f"{what} {how}{f'; asked for was {run.goal}' if run.goal else ''}."]
     if run.sparsity is not None:
-        total = total_weights(run)
+        total = total_units(run)
         of = f" of {total:,}" if total else ""
-        words.append(f"{percent(run.sparsity)} of its weights are zero, and {run.params or 0:,}{of} are left.")
+        what = noun(run.units)
+        words.append(f"{percent(run.sparsity)} of its {what} are zero, and {run.params or 0:,}{of} are left.")
+    if run.stored is not None:
+        words.append(f"Without them it has {run.stored:,} parameters.")
     if run.accuracy is not None:
         words.append(f"{'Its' if run.finished else 'So far its'} test accuracy is {percent(run.accuracy)}.")
     words.append(state(run))
@@ -78,8 +82,8 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def total_weights(run: Run) -> int | None:
-    """All managed weights; None if unknown."""
+def total_units(run: Run) -> int | None:
+    """All managed weights, or other units; None if unknown."""
     profile = run.budget.profile if run.budget else None
     if profile is not None:
         return profile.params
@@ -90,7 +94,8 @@ def total_weights(run: Run) -> int | None:
 
 def cards(run: Run) -> list[Card]:
     """The numbers of the summary; those that are not known are left out."""
-    return [card for make in (_accuracy, _target, _sparsity, _weights, _macs, _sizes, _latency) for card in make(run)]
+    makers = (_accuracy, _target, _sparsity, _kept, _stored, _macs, _sizes, _latency)
+    return [card for make in makers for card in make(run)]
 
 
 def _accuracy(run: Run) -> Iterator[Card]:
@@ -107,16 +112,21 @@ def _target(run: Run) -> Iterator[Card]:
 
 
 def verdict(run: Run) -> str:
-    """How near the goal the run came, in weights or multiply-adds; empty where that cannot be told."""
+    """How near the goal the run came, in what it counts; empty where that cannot be told."""
     goal = section(run.config, "goal")
-    total, share = total_weights(run), known(goal.get("sparsity"))
+    total, share = total_units(run), known(goal.get("sparsity"))
     wanted = known(goal.get("params"))
     if goal.get("scope") == "all":
         return ""
+    if run.units != WEIGHT and wanted is not None:
+        # A goal of parameters means those of the network without what is pruned, not so many units.
+        if run.stored is None:
+            return ""
+        return _apart(run.stored - int(wanted), "parameter", int(wanted), finished=run.finished)
     if share is not None and 0 < share < 1 and total is not None:
         wanted = Sparsity(share).kept(total)
     if wanted is not None and run.params is not None:
-        return _apart(run.params - int(wanted), "weight", int(wanted), finished=run.finished)
+        return _apart(run.params - int(wanted), noun(run.units, 1), int(wanted), finished=run.finished)
     macs = known(goal.get("flops"))
     if macs is not None and run.macs is not None:
         return _apart(run.macs - int(macs), "multiply-add", int(macs), finished=run.finished)
@@ -133,12 +143,17 @@ def _apart(difference: int, unit: str, wanted: int, *, finished: bool) -> str:
 
 def _sparsity(run: Run) -> Iterator[Card]:
     if run.sparsity is not None:
-        yield Card("Sparsity reached", percent(run.sparsity), "of all managed weights are zero")
+        yield Card("Sparsity reached", percent(run.sparsity), f"of all managed {noun(run.units)} are zero")
 
 
-def _weights(run: Run) -> Iterator[Card]:
+def _kept(run: Run) -> Iterator[Card]:
     if run.params is not None:
-        yield _left("Weights left", run.params, total_weights(run), "")
+        yield _left(f"{noun(run.units).capitalize()} left", run.params, total_units(run), "")
+
+
+def _stored(run: Run) -> Iterator[Card]:
+    if run.stored is not None:
+        yield _left("Parameters stored", run.stored, None, "of the whole network, without what is zero")
 
 
 def _macs(run: Run) -> Iterator[Card]:

@@ -11,8 +11,17 @@ from softprune.reporting.run import Run
 
 # What does not change what a run learns, or is compared anyway: seeds are averaged, goals are levels.
 _IGNORED = ("seed", "name", "summary", "version", "threads", "compile", "channels_last", "accumulate", "evaluate_every")
-_IGNORED_PARTS = ("log.", "checkpoint.", "expected.", "distributed.", "goal.latency.")
-_IGNORED_KEYS = ("data.root", "data.workers", "model.weights", "goal.sparsity", "goal.params", "goal.flops", "goal")
+_IGNORED_PARTS = ("log.", "checkpoint.", "expected.", "distributed.", "goal.latency.", "goal.rank.")
+_IGNORED_KEYS = (
+    "data.root",
+    "data.workers",
+    "model.weights",
+    "goal.sparsity",
+    "goal.params",
+    "goal.flops",
+    "goal.rank",
+    "goal",
+)
 # What sets how sparse a run without a goal becomes: values of these are levels.
 _KNOBS = ("propose.push", "propose.onset", "method.s_init", "optimizer.threshold_decay", "optimizer.weight_decay")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from softprune.reporting.counting import configured_units
 from softprune.reporting.naming import goal_text, label, model_name, section
 from softprune.reporting.reading import known, read_object
 from softprune.reporting.tail import Tail
@@ -27,7 +28,7 @@ class WatchedRun:
         result: result.json, empty before it is there.
         losses: of logged steps.
         accuracies: of epochs.
-        sparsities: of epochs, of all managed weights.
+        sparsities: of epochs, of all managed weights or other units.
         layers: the last row of layers.csv of every tensor, by name.
         densities: of every tensor, by epoch.
     """
@@ -68,6 +69,11 @@ class WatchedRun:
         """The folder, the method with what distinguishes it, model and data."""
         words = [label(self.config), model_name(self.config), model_name(self.config, "data")]
         return "  ".join([self.path.resolve().name, *(word for word in words if word and self.config)])
+
+    @property
+    def units(self) -> str:
+        """What is kept or pruned as a whole."""
+        return configured_units(self.config)
 
     @property
     def goal(self) -> str:

@@ -103,7 +103,9 @@ def assemble(
         s_init, decay, _ = proposed(config, model, rate, total_steps)
         method, (skip, rules) = config.method.build(s_init), selection(config)
         aims = aims_of(config, model, example)
-        sparsifier = sparsify(model, method, skip=skip, rules=rules, example=example, seed=config.seed, **aims)
+        sparsifier = sparsify(
+            model, method, units=config.units.build(), skip=skip, rules=rules, example=example, seed=config.seed, **aims
+        )
     average = None
     if config.ema is not None:
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)
@@ -131,8 +133,7 @@ def aims_of(config: RunConfig, model: nn.Module, example: Tensor) -> dict[str, A
     if config.goal is None or config.method is None:
         return {}
     skip, rules = selection(config)
-    candidates = managed_names(model, skip=skip, rules=rules)
-    return config.goal.arguments(profile(model, example, tensors=candidates))
+    return config.goal.arguments(lambda: profile(model, example, tensors=managed_names(model, skip=skip, rules=rules)))
 
 
 def selection(config: RunConfig) -> tuple[list[Match], list[Rule]]:
@@ -180,7 +181,12 @@ def _groups(
     weight_decay, norm_decay = config.optimizer.weight_decay, config.optimizer.norm_decay
     if sparsifier is None:
         return param_groups(model, [], weight_decay=weight_decay, norm_decay=norm_decay, threshold_decay=0.0)
-    return sparsifier.param_groups(weight_decay=weight_decay, norm_decay=norm_decay, threshold_decay=threshold_decay)
+    return sparsifier.param_groups(
+        weight_decay=weight_decay,
+        norm_decay=norm_decay,
+        threshold_decay=threshold_decay,
+        importance_decay=config.optimizer.importance_decay,
+    )
 
 
 def _wrap(
@@ -192,6 +198,10 @@ def _wrap(
     if config.distributed.strategy == "ddp":
         ids = [processes.device.index] if processes.device.type == "cuda" else None
         wrapper = DistributedDataParallel(model, device_ids=ids)
+        # Whoever lets go of the group last joins its threads. The wrapper's reducer would do so with the interpreter
+        # locked, and wait for ever for a thread that wants the lock; the group's own Python object unlocks it first.
+        # Attributes are let go of in the order in which they came, so this one outlives the reducer.
+        vars(wrapper)["group_outlives_reducer"] = wrapper.process_group
         return wrapper, wrapper.no_sync
     for child in model.children():
         if any(True for _ in child.parameters()):

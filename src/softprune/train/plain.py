@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from softprune.nn.catalog import build, example_shape
+from softprune.nn.folding import take_ranks_
+from softprune.train.data.source import Epoch, Source
 from softprune.train.run_folder import CONFIG
 from softprune.train.weights import load_weights_, read_weights
 
@@ -23,12 +26,27 @@ class PlainNetwork:
         example_shape: of one input, with batch 1.
         name: of the network in the catalog, or package.module:factory.
         args: keyword arguments of its factory.
+        source: the data of its run; None for a file of weights.
     """
 
     module: nn.Module
     example_shape: tuple[int, ...]
     name: str
     args: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = None
+
+    def inputs(self, count: int) -> Tensor:
+        """As many training samples of the run's data as there are, up to a number; random ones without a run.
+
+        The same ones each time.
+
+        Args:
+            count: at most this many.
+        """
+        if self.source is None:
+            shape = (count, *self.example_shape[1:])
+            return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        return next(self.source.train_epoch(Epoch(number=0, seed=0, batch=min(count, self.source.train_size))))[0]
 
 
 def plain_network(
@@ -66,5 +84,6 @@ def plain_network(
     if model is None:
         raise ValueError(f"{where} holds weights alone: name their network with --model, such as --model resnet50")
     sizes = example_shape(model, shape)
-    module = load_weights_(build(model), read_weights(where), origin=str(where))
+    weights = read_weights(where)
+    module = load_weights_(take_ranks_(build(model), weights), weights, origin=str(where))
     return PlainNetwork(module.eval(), sizes, model)

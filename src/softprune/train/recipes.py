@@ -13,6 +13,9 @@ from softprune.train.document import parse_yaml
 if TYPE_CHECKING:
     from softprune.train.config import RunConfig
 
+# What may stand before a name, to say that it is no file.
+PREFIX = "recipe:"
+
 
 @dataclass(frozen=True)
 class RecipeInfo:
@@ -58,8 +61,15 @@ def load_recipe(name: str) -> RunConfig:
 
 
 def recipe_text(name: str) -> str:
-    """The file of a recipe, with its comments: what to copy as the start of a configuration of one's own."""
+    """The file of a recipe, with its comments: what to copy as the start of a configuration of one's own.
+
+    Args:
+        name: "network/what"; behind "recipe:" also with a dash for the slash, "recipe:network-what".
+    """
     files = _files()
+    if name.startswith(PREFIX):
+        name = name.removeprefix(PREFIX)
+        name = next((known for known in files if known.replace("/", "-") == name), name)
     if name not in files:
         names = sorted(files)
         network = name.partition("/")[0]

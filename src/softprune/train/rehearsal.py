@@ -11,6 +11,8 @@ from torch import nn
 from softprune.budget.profiler import profile
 from softprune.core.forecasting.forecast import Forecast, forecast
 from softprune.core.forecasting.outlook import onset_of
+from softprune.core.gate import gates_on
+from softprune.core.places import gates_for
 from softprune.core.plan import Plan, plan
 from softprune.methods.transforms import SoftThreshold
 from softprune.nn.catalog import NETWORKS, build
@@ -21,8 +23,14 @@ from softprune.train.length import stretch
 from softprune.train.weights import fitting, initial_weights
 
 # Training samples of the data sets whose size is fixed; an image folder is taken to be ImageNet-1K.
-SIZES = {"digits": 1_280, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000, "image-folder": 1_281_167}
-SHAPES = {"digits": (1, 1, 8, 8), "mnist": (1, 1, 28, 28), "fashion-mnist": (1, 1, 28, 28), "cifar10": (1, 3, 32, 32)}
+SIZES = {
+    "digits": 1_280, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000, "image-folder": 1_281_167,
+    "har2": 7_352, "google12": 22_246,
+}  # fmt: skip
+SHAPES: dict[str, tuple[int, ...]] = {
+    "digits": (1, 1, 8, 8), "mnist": (1, 1, 28, 28), "fashion-mnist": (1, 1, 28, 28), "cifar10": (1, 3, 32, 32),
+    "har2": (1, 128, 9), "google12": (1, 99, 32),
+}  # fmt: skip
 
 
 def rehearse(config: RunConfig) -> str:
@@ -55,7 +63,9 @@ def rehearse(config: RunConfig) -> str:
         skip, rules = selection(config)
         aims = aims_of(config, model, torch.empty(shape, device="meta"))
         schedule, method = aims.pop("schedule", None), config.method.build(s_init)
-        decided = plan(model, method, skip=skip, rules=rules, **aims)
+        units = config.units.build()
+        with gates_on(model, gates_for(model, units, torch.empty(shape, device="meta"))):
+            decided = plan(model, method, skip=skip, rules=rules, units=units, **aims)
         if aims and not method.moves_masks:
             schedule = schedule or method.schedule
             lines += ["", f"the goal is approached by {schedule}"]
@@ -66,17 +76,16 @@ def rehearse(config: RunConfig) -> str:
 
 def _data(config: RunConfig) -> tuple[int, tuple[int, ...]]:
     name = config.data.name
-    if name not in SIZES:
+    # What is kept for choosing is missing from the training samples; only the data know how much that is.
+    if name not in SIZES or config.data.held != "test":
         from softprune.train.run import open_source
 
         source = open_source(config)
         return source.train_size, source.example_shape
     if name == "image-folder":
         side = config.data.image_size or NETWORKS["resnet50"].example_shape[-1]
-        shape: tuple[int, ...] = (1, 3, side, side)
-    else:
-        shape = SHAPES[name]
-    return config.data.subset or SIZES[name], shape
+        return config.data.subset or SIZES[name], (1, 3, side, side)
+    return config.data.subset or SIZES[name], SHAPES[name]
 
 
 def _forecast(

@@ -123,6 +123,8 @@ def open_source(config: RunConfig) -> Source:
         subset=given.subset,
         workers=given.workers,
         held=given.held,
+        rotate=given.rotate,
+        shift=given.shift,
         **more,
     )
 
@@ -165,7 +167,7 @@ def _refuse_small_batches(config: RunConfig, source: Source, processes: Processe
 
 def _result(trainer: Trainer) -> dict[str, Any]:
     last = [m for m in trainer.run.metrics() if m["kind"] == "epoch"][-1]
-    keys = ("epoch", "step", "accuracy", "average_accuracy", "test_loss", "sparsity", "params", "macs")
+    keys = ("epoch", "step", "accuracy", "average_accuracy", "test_loss", "sparsity", "params", "macs", "units")
     newest = trainer.checkpoints.regular()
     return {
         "last": {

@@ -41,7 +41,10 @@ def evaluate_run(folder: Path, *, best: bool = False) -> tuple[Score, Budget | N
 
 
 def bake_run(folder: Path, out: Path, *, best: bool = False) -> Budget | None:
-    """Write the plain weights of a run to a safetensors file; the keys are those of the untouched network."""
+    """Write the plain weights of a run to a safetensors file.
+
+    The keys are those of the untouched network. Of ranks that were learnt they are those of the folded one.
+    """
     config = RunConfig.load(RunFolder.open(folder).path / CONFIG)
     with join_processes() as processes:
         parts = _load(folder, config, open_source(config), processes, best=best)
@@ -53,8 +56,11 @@ def bake_run(folder: Path, out: Path, *, best: bool = False) -> Budget | None:
 
 
 def plain_weights(folder: Path) -> dict[str, Tensor]:
-    """What `bake_run` would write of the last whole checkpoint, on the CPU; every process may ask by itself."""
-    return dict(plain_run(folder).module.state_dict())
+    """The weights of the last whole checkpoint, on the CPU; every process may ask by itself.
+
+    The keys are those of the untouched network, also where ranks were learnt: another run may begin with them.
+    """
+    return dict(_plain_run(folder, best=False, fold=False).module.state_dict())
 
 
 def plain_run(folder: Path, *, best: bool = False) -> PlainNetwork:
@@ -67,11 +73,16 @@ def plain_run(folder: Path, *, best: bool = False) -> PlainNetwork:
     Raises:
         ValueError: if there is no such checkpoint.
     """
+    return _plain_run(folder, best=best, fold=True)
+
+
+def _plain_run(folder: Path, *, best: bool, fold: bool) -> PlainNetwork:
     config = RunConfig.load(RunFolder.open(folder).path / CONFIG)
     alone = Processes(rank=0, world=1, device=torch.device("cpu"))
     source = open_source(config)
     parts = _load(folder, config, source, alone, best=best)
-    return PlainNetwork(_plain(parts).eval(), source.example_shape, config.model.name, config.model.args)
+    module = _plain(parts, fold=fold).eval()
+    return PlainNetwork(module, source.example_shape, config.model.name, config.model.args, source)
 
 
 def network_of(folder: Path) -> tuple[nn.Module, Tensor]:
@@ -80,8 +91,8 @@ def network_of(folder: Path) -> tuple[nn.Module, Tensor]:
     return build(config.model.name, config.model.args), torch.zeros(open_source(config).example_shape)
 
 
-def _plain(parts: Assembly) -> nn.Module:
-    return bake(parts.model) if parts.sparsifier is not None else parts.model
+def _plain(parts: Assembly, *, fold: bool = True) -> nn.Module:
+    return bake(parts.model, fold=fold) if parts.sparsifier is not None else parts.model
 
 
 def last_thresholds(folder: Path) -> dict[str, float]:

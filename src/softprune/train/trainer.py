@@ -169,7 +169,8 @@ class Trainer:
         if self.processes.first:
             self._log(metrics)
         if position.best is None or position.accuracy > position.best["accuracy"]:
-            position.best = {k: metrics[k] for k in ("epoch", "step", "sparsity", "macs", "params") if k in metrics}
+            kept = ("epoch", "step", "sparsity", "macs", "params", "units")
+            position.best = {key: metrics[key] for key in kept if key in metrics}
             position.best |= {"accuracy": position.accuracy, "checkpoint": "checkpoints/best.safetensors"}
             self.save(best=True)
 
@@ -189,7 +190,11 @@ class Trainer:
             rows = self.run.log_layers(epoch, step, layers, self.parts.profile)
             self._show(self.observer.on_layers, rows)
             self.run.write_budget(budget)
-        return {**metrics, "sparsity": budget.overall, "params": budget.params, "macs": budget.macs()}
+        metrics["sparsity"] = budget.overall
+        if self.config.units.kind != "weight":
+            # What a unit costs depends on which others stay: it is known of the network that is folded or shrunk.
+            return {**metrics, "units": budget.params}
+        return {**metrics, "params": budget.params, "macs": budget.macs()}
 
     def _log(self, metrics: dict[str, Any]) -> None:
         metrics["seconds"] = round(time.perf_counter() - self._began, 3)

@@ -16,8 +16,9 @@ from spx_compare import difference, reference, sparse
 from spx_files import op, write_net
 
 from softprune.deploy.runtime.choice import Choice
-from softprune.deploy.runtime.engine import Engine, KernelWarning, load
+from softprune.deploy.runtime.engine import Engine, KernelWarning, _array, load
 from softprune.deploy.runtime.library import library
+from softprune.deploy.runtime.program import Plan
 from softprune.deploy.runtime.tune import BANDS
 
 REST = {"bias": None, "activation": "relu", "residual": None}
@@ -266,3 +267,32 @@ def test_batch_that_cannot_be_split(tmp_path: Path) -> None:
     engine = load(write_net(tmp_path / "mix.spx", {"x": (5,)}, ops, {}), threads=1, tune=False)
     x = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
     assert difference(engine(x), reference(engine, [x])[0]) < 1e-6
+
+
+@pytest.mark.parametrize("density", [0.05, 0.6])
+def test_every_way_to_compute_a_linear_layer_gives_the_same(tmp_path: Path, density: float) -> None:
+    weights = {"w": sparse(np.random.default_rng(3), (37, 45), density)}
+    ops = [op("linear", ["x"], "y", weight="w", bias=None, activation="relu", residual=None)]
+    engine = load(write_net(tmp_path / "net.spx", {"x": (45,)}, ops, weights), threads=2, tune=False)
+    if engine.level == "reference":
+        pytest.skip("there are no compiled kernels here")
+    x = np.random.default_rng(4).standard_normal((3, 45)).astype(np.float32)
+    wanted = np.maximum(x @ weights["w"].T, 0)
+    program = engine.plan(3).program
+    (site,) = (step.site for step in program.steps if step.site is not None)
+    assert {choice.kind for choice in site.choices()} >= {"index", "dense"}
+    for choice in site.choices():
+        for step in program.steps:
+            if step.site is site:
+                step.choose(choice)
+        out = engine.slots(3)[-1]
+        Plan(engine._kernels, engine.team, program).run([x.ctypes.data, out.ctypes.data])
+        np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_are_read_where_they_are() -> None:
+    """No copy of a contiguous array or tensor is made on the way in."""
+    x = np.zeros((3, 45), np.float32)
+    assert _array("x", (None, 45), x) is x
+    tensor = pytest.importorskip("torch").zeros(3, 45)
+    assert _array("x", (None, 45), tensor).ctypes.data == tensor.data_ptr()

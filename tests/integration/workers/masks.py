@@ -44,6 +44,7 @@ def main():
             before = _hash(trial.living())
             run = DistributedDataParallel(trial.model, broadcast_buffers=False)
             train(run, trial.optimizer, batches(STEPS, torch.float32), rank=rank, world=world)
+            del run  # before the group: see _wrap of softprune.train.assembly
             results[f"{name} {total}/before"] = before
             results[f"{name} {total}/after"] = _hash(trial.living())
             results[f"{name} {total}/weights"] = _hash(trial.effective())

@@ -54,3 +54,17 @@ def run(function, tensors, *, use="both", **curves):
 def worst(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, float]:
     """The largest difference of each tensor, as a share of the largest value that it should have."""
     return {k: ((found[k].double() - wanted[k].double()).abs().max() / wanted[k].abs().max()).item() for k in wanted}
+
+
+def worst_of_terms(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> dict[str, float]:
+    """As `worst`, for sums whose terms may cancel: the error is in proportion to them and not to what they leave.
+
+    Gradients are sums over samples and steps, those of zeta and nu over units too, of terms of the size of one.
+    """
+    samples, steps, hidden = wanted["states"].shape
+    terms = 0.05 * samples * steps
+    floors = dict.fromkeys(wanted, terms) | {"dzeta": terms * hidden, "dnu": terms * hidden}
+    return {
+        name: float((found[name] - value).abs().max()) / max(float(value.abs().max()), floors[name])
+        for name, value in wanted.items()
+    }

@@ -91,6 +91,13 @@ def test_another_zip_is_refused(tmp_path):
         read_har2(tmp_path / "other.zip")
 
 
+@pytest.mark.parametrize("name", ["empty", "not there"])
+def test_a_folder_without_the_files_is_named(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=f"{name}: no files of har2 there.*data set 240"):
+        read_har2(tmp_path / name)
+
+
 def test_a_missing_signal_is_named(root):
     gone = root / FOLDER / "test" / "Inertial Signals" / "body_gyro_y_test.txt"
     gone.unlink()

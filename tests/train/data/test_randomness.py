@@ -60,7 +60,7 @@ def test_values_are_pinned():
 def test_purposes_keep_their_numbers():
     assert {purpose.name: purpose.value for purpose in Purpose} == {
         "ORDER": 0, "ROW": 1, "COLUMN": 2, "FLIP": 3, "LOADER": 4, "NOISE": 5, "PLACE": 6, "VOLUME": 7,
-        "CROP_AREA": 100, "CROP_RATIO": 200,
+        "AXIS_HEIGHT": 8, "AXIS_TURN": 9, "ANGLE": 10, "MOMENT": 11, "CROP_AREA": 100, "CROP_RATIO": 200,
     }  # fmt: skip
 
 

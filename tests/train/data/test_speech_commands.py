@@ -130,6 +130,13 @@ def test_an_empty_folder_is_named(root, word):
         read_google12(root)
 
 
+@pytest.mark.parametrize("name", ["empty", "not there"])
+def test_a_root_without_words_is_named(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=f"{name}: neither folders of words nor .* there.*Speech Commands"):
+        read_google12(tmp_path / name)
+
+
 def test_noise_shorter_than_a_second_is_refused(root):
     (root / NOISE / "pink.wav").write_bytes(wav(np.zeros(15_999)))
     with pytest.raises(ValueError, match=r"pink\.wav: expected at least 16000 samples of noise, found 15999"):

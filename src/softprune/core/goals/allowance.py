@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from softprune.budget.costs import Profile
-from softprune.budget.goals import Flops, Goal, Latency, Params, Sparsity, require_in_time, require_reachable
+from softprune.budget.goals import Filters, Flops, Goal, Latency, Params, Sparsity, require_in_time, require_reachable
 from softprune.core.goals.price import Price
 
 
@@ -40,6 +40,9 @@ def allowance(goal: Goal, sizes: Mapping[str, int], profile: Profile, other_para
         require_reachable(goal, fixed, high=profile.total_macs())
         return float(goal.macs - fixed)
     count = sum(sizes.values())
+    if isinstance(goal, Filters):
+        require_reachable(goal, 0, high=count)
+        return float(goal.count)
     if isinstance(goal, Params):
         outside = other_params if goal.scope == "all" else 0
         require_reachable(goal, outside, high=count + outside)

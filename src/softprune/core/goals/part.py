@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
+from torch import nn
 
 from softprune.budget.costs import Profile
-from softprune.budget.goals import Flops, Goal, Latency
+from softprune.budget.goals import Flops, Goal, Latency, Params, require_reachable
 from softprune.budget.rounds import Staircase
 from softprune.budget.schedules import Constant, Ramp, Schedule, asked
 from softprune.core.goals.allowance import allowance, prices_of
+from softprune.core.goals.bill import Bill
 from softprune.core.goals.bracket import Trail
 from softprune.core.goals.price import Price, equal_density
 from softprune.methods.base import Method, Target
@@ -52,6 +54,7 @@ class Part:
         full: total cost with every weight kept.
         final: total cost allowed once the goal holds.
         density: that of all tensors with which the goal would hold if it were the same for all.
+        bill: what units cost together, where that is no price for each.
         trail: where the last solutions lay, which makes the next one faster and changes nothing else.
     """
 
@@ -61,6 +64,7 @@ class Part:
     full: float
     final: float
     density: float
+    bill: Bill | None = None
     trail: Trail = field(default_factory=Trail)
 
     def allowed(self, progress: float) -> float:
@@ -81,7 +85,7 @@ class Part:
             return self.final
         return _total(self.members, 1.0 - (1.0 - self.density) * share)
 
-    def on(self, targets: Sequence[Target]) -> Part:
+    def on(self, model: nn.Module, targets: Sequence[Target]) -> Part:
         """The same part of a copy of the model; what was learnt about the distribution goes with it."""
         named = {target.name: target for target in targets}
         missing = [m.target.name for m in self.members if m.target.name not in named]
@@ -92,7 +96,8 @@ class Part:
             for key, value in member.target.transform.named_buffers():
                 theirs.get_buffer(key).copy_(value)
         members = tuple(replace(m, target=named[m.target.name]) for m in self.members)
-        return replace(self, members=members, trail=Trail())
+        bill = None if self.bill is None else self.bill.on(model)
+        return replace(self, members=members, bill=bill, trail=Trail())
 
     def due(self, step: int, total_steps: int) -> bool:
         """Whether it is solved again after this step."""
@@ -115,7 +120,9 @@ class Part:
 
     @torch.no_grad()
     def met(self, progress: float) -> bool:
-        """Whether the weights in use now cost what is allowed, to the cost of one weight."""
+        """Whether the weights in use now cost what is allowed, to the cost of one weight. A bill must be solved."""
+        if self.bill is not None:
+            return False
         kept = [int(torch.count_nonzero(m.target.effective)) for m in self.members]
         spent = sum(m.price.of(n) for n, m in zip(kept, self.members, strict=True))
         return self.allowed(progress) - max(m.price.most for m in self.members) < spent <= self.allowed(progress)
@@ -134,6 +141,7 @@ def make_part(
     profile: Profile,
     *,
     other_params: int = 0,
+    bill: Bill | None = None,
 ) -> Part:
     """Check a goal against the tensors that it is for.
 
@@ -143,6 +151,7 @@ def make_part(
         chosen: the tensors with their methods.
         profile: their costs; what else the network costs belongs to a Flops goal.
         other_params: parameters that are in no part, for goals with ``scope="all"``.
+        bill: what the units of these tensors cost, for totals of units that are no count of them.
 
     Raises:
         ValueError: if the goal cannot be reached, or the floors do not leave room for it.
@@ -153,6 +162,8 @@ def make_part(
         raise ValueError(
             f"the schedule asks for {asked(schedule, 1.0):.4g} of the goal at the end of the training, not for all"
         )
+    if bill is not None:
+        return _billed(goal, schedule, chosen, bill)
     sizes = {target.name: target.shape.numel() for target, _ in chosen}
     if isinstance(goal, Latency):
         goal.table.require({target.name: tuple(target.shape) for target, _ in chosen})
@@ -168,6 +179,19 @@ def make_part(
     if isinstance(schedule, Staircase):
         schedule = schedule.towards(density)
     return Part(goal, schedule, members, full, final, density)
+
+
+def _billed(goal: Goal, schedule: Schedule, chosen: Sequence[tuple[Target, Method]], bill: Bill) -> Part:
+    assert isinstance(goal, Params | Flops)
+    final, full = float(goal.macs if isinstance(goal, Flops) else goal.count), bill.full()
+    density = equal_density(bill.at_density, final, halvings=20)
+    floors = [_floor(method, size, density) for (_, method), size in zip(chosen, bill.sizes, strict=True)]
+    require_reachable(goal, bill.least(floors) - 1, high=full)
+    if isinstance(schedule, Staircase):
+        schedule = schedule.towards(final / full)
+    pairs = zip(chosen, floors, strict=True)
+    members = tuple(Member(target, method, Price(), floor) for (target, method), floor in pairs)
+    return Part(goal, schedule, members, full, final, density, bill)
 
 
 def _total(members: Sequence[Member], density: float) -> float:

@@ -77,10 +77,10 @@ def in_order(keys: Array, steps: Array) -> Array:
     return placed
 
 
-def equal_density(total: Callable[[float], float], wanted: float) -> float:
+def equal_density(total: Callable[[float], float], wanted: float, *, halvings: int = 60) -> float:
     """The density of all tensors at which a total that grows with it is what is wanted; found by halving."""
     low, high = 0.0, 1.0
-    for _ in range(60):
+    for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if total(middle) < wanted else (low, middle)
     return high

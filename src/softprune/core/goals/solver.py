@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from softprune.core.goals.affordable import EVERYTHING, affordable
 from softprune.core.goals.bracket import Bracket
 from softprune.core.goals.candidate import Candidate
 from softprune.core.goals.part import Member, Part
@@ -22,16 +23,18 @@ class _Entry:
 
     Args:
         floor: the number of weights that it is held at; None where it is free.
+        marginal: what one more unit costs about now, where there is a bill.
     """
 
     member: Member
     transform: SolvedThreshold
     candidate: Candidate
     floor: int | None = None
+    marginal: float = 1.0
 
     def take_(self, selected: Selected) -> None:
         # Where one weight costs more than another of the same tensor, crossings are counted in what they cost.
-        crossing = selected.crossing * self.member.price.slope(selected.kept)
+        crossing = selected.crossing * (self.member.price.slope(selected.kept) * self.marginal)
         self.transform.take_(selected.alpha, crossing, self.candidate.w)
 
 
@@ -50,6 +53,14 @@ def solve(part: Part, allowed: float) -> None:
     _refuse_scattered(part)
     entries = free = [_entry(member) for member in part.members]
     guess = part.trail.guess(sum(e.candidate.w.numel() for e in entries))
+    if part.bill is not None:
+        # From here on units are counted: as many as the bill allows.
+        floors = [member.floor for member in part.members]
+        now = sum(int(torch.count_nonzero(e.candidate.w.abs() > e.transform.alpha)) for e in entries)
+        found = affordable(part.bill, [e.candidate for e in entries], floors, allowed, about=now)
+        allowed, guess = found.units, EVERYTHING
+        for entry, price in zip(entries, found.prices, strict=True):
+            entry.marginal = price
     room = allowed
     while True:
         choice = choose([e.candidate for e in free], room, guess=guess)

@@ -13,8 +13,8 @@ from torch import nn
 
 from softprune.budget.latency import LatencyTable, LayerTime
 from softprune.budget.prunable import PrunableTensor, first_names, named_tensors, prunable_tensors
+from softprune.channels.program import Example
 from softprune.deploy.bench.calibration import Sighting, calibrate
-from softprune.deploy.export.capture import Example
 from softprune.deploy.export.exporting import export
 from softprune.deploy.export.zoo import fill_
 from softprune.deploy.runtime.bench import layers

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from softprune.deploy.export.capture import Example, capture
+from softprune.channels.program import Example
+from softprune.deploy.export.capture import capture
 from softprune.deploy.export.passes import simplify
 from softprune.deploy.export.spx import write_spx
 from softprune.deploy.export.translation import lower

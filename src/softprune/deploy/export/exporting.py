@@ -7,7 +7,8 @@ from pathlib import Path
 
 from torch import nn
 
-from softprune.deploy.export.capture import Example, capture
+from softprune.channels.program import Example
+from softprune.deploy.export.capture import capture
 from softprune.deploy.export.graph import Graph
 from softprune.deploy.export.passes import simplify
 from softprune.deploy.export.spx import write_spx

@@ -16,6 +16,7 @@ from softprune.budget.files import parse_json, read_text, write_text
 from softprune.core.state_file import write_tensors
 from softprune.deploy.export.capture import plain_module
 from softprune.nn.catalog import NETWORKS, build
+from softprune.nn.folding import take_ranks_
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
@@ -94,7 +95,7 @@ def from_pretrained(folder: str | os.PathLike[str], *, make: Callable[..., nn.Mo
     module = make(**args) if make is not None else build(str(network), args)
     try:
         state = load_file(source / WEIGHTS)
-        module.load_state_dict(state)
+        take_ranks_(module, state).load_state_dict(state)
     except (SafetensorError, RuntimeError) as error:
         raise ValueError(f"the weights in {source} are damaged or of another network: {error}") from error
     return module

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from softprune.deploy.export.c import CFiles, export_c
 from softprune.deploy.export.compression import save_compressed
 from softprune.deploy.export.exporting import export
 from softprune.deploy.export.folder import save_pretrained, save_safetensors
@@ -24,15 +25,21 @@ class Content:
 
     Attributes:
         module: plain.
-        example: one input.
+        example: one input, or several of those that the network was trained on.
         network: its name in the catalog, if it is there.
         args: keyword arguments of the network.
+        int8: whether a C program computes in integers.
+        identifier: what the names of a C program begin with.
+        normalisation: mean and deviation that a C program normalises with.
     """
 
     module: nn.Module
     example: torch.Tensor
     network: str | None = None
     args: Mapping[str, Any] = field(default_factory=dict)
+    int8: bool = False
+    identifier: str = "fastgrnn"
+    normalisation: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +67,7 @@ class Written:
         dense_bytes: the size of all parameters and buffers.
         weights: all parameters.
         nonzeros: those that are not zero.
+        note: more to know about it.
     """
 
     path: Path
@@ -67,11 +75,23 @@ class Written:
     dense_bytes: int
     weights: int
     nonzeros: int
+    note: str = ""
 
 
 def _hub(content: Content, path: Path) -> object:
     network = content.network if content.network in NETWORKS else None
     return save_pretrained(content.module, path, network=network, args=content.args if network else None)
+
+
+def _c(content: Content, path: Path) -> CFiles:
+    return export_c(
+        content.module,
+        path,
+        example=content.example,
+        int8=content.int8,
+        name=content.identifier,
+        normalisation=content.normalisation,
+    )
 
 
 FORMATS: dict[str, Format] = {
@@ -86,6 +106,7 @@ FORMATS: dict[str, Format] = {
     ),
     "program": Format("model.pt2", ".pt2", lambda c, path: save_program(c.module, path, example=c.example)),
     "hub": Format("hub", "", _hub),
+    "c": Format("c", "", _c),
 }
 
 
@@ -131,7 +152,7 @@ def write_format(content: Content, name: str, path: Path) -> Written:
         ValueError: if the format has no place for something in the network.
         ImportError: if the format needs a package that is not installed.
     """
-    FORMATS[name].write(content, path)
+    made = FORMATS[name].write(content, path)
     files = [path] if path.is_file() else [part for part in path.rglob("*") if part.is_file()]
     parameters = list(content.module.parameters())
     return Written(
@@ -140,4 +161,5 @@ def write_format(content: Content, name: str, path: Path) -> Written:
         sum(t.numel() * t.element_size() for t in content.module.state_dict().values()),
         sum(p.numel() for p in parameters),
         sum(int(torch.count_nonzero(p)) for p in parameters),
+        str(made) if isinstance(made, CFiles) else "",
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from softprune.channels.program import module_path
 from softprune.deploy.export.graph import Array, Graph, Op, Shape
 
 MOST_AXES = 6
@@ -128,10 +129,3 @@ class Lowering:
 def shape_of(tensor: Tensor) -> Shape:
     """The shape of a captured tensor; sizes that depend on the batch as text."""
     return tuple(size if isinstance(size, int) else str(size) for size in tensor.shape)
-
-
-def module_path(node: Node) -> str:
-    """The path of the module whose forward made this node."""
-    stack = list(node.meta.get("nn_module_stack", {}).values())
-    path = str(stack[-1][0]) if stack else ""
-    return "" if path.startswith("_empty_nn_module_stack") else path

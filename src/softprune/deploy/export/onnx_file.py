@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from softprune.budget.files import write_whole
-from softprune.deploy.export.capture import Example
+from softprune.channels.program import Example
 from softprune.deploy.export.exporting import to_graph
 from softprune.deploy.export.graph import Array, Graph
 from softprune.deploy.export.onnx_nodes import NODES, Nodes

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from softprune.budget.files import write_whole
-from softprune.deploy.export.capture import Example, capture
+from softprune.channels.program import Example
+from softprune.deploy.export.capture import capture
 
 
 def save_program(module: nn.Module, path: str | os.PathLike[str], *, example: Example) -> Path:

@@ -10,8 +10,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
+from softprune.channels.program import module_path
 from softprune.deploy.export.graph import Graph
-from softprune.deploy.export.lowering import Everyone, Lowering, UnsupportedError, module_path, shape_of
+from softprune.deploy.export.lowering import Everyone, Lowering, UnsupportedError, shape_of
 from softprune.deploy.export.rules import RULES
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 # Changes when kernels or choices change, so that old results are not used.
-VERSION = 4
+VERSION = 5
 
 
 def folder() -> Path:

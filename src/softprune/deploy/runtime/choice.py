@@ -1,4 +1,4 @@
-"""Choice: a way to compute a convolution."""
+"""Choice: a way to compute a layer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, order=True)
 class Choice:
-    """A way to compute a convolution.
+    """A way to compute a layer.
 
     Attributes:
-        kind: "sparse", "dense" or "depthwise".
-        vectors: vectors of pixels per tile.
+        kind: "sparse", "dense" or "depthwise"; of a linear layer with few rows "index", "masks" or "dense".
+        vectors: vectors of pixels per tile; 0 where there are no tiles.
         shifted: whether misaligned taps are shifted in registers.
         by_channel: whether threads share the channels instead of the tiles.
         blocks: blocks of input channels; what a tile reads of one block should fit into the first-level cache.
@@ -26,6 +26,6 @@ class Choice:
     @property
     def text(self) -> str:
         """In a few words, for tables."""
-        parts = [self.kind, f"{self.vectors} vectors"]
+        parts = [self.kind, *[f"{self.vectors} vectors"] * (self.vectors > 0)]
         parts += ["shifted"] * self.shifted + ["by channel"] * self.by_channel
         return ", ".join(parts + [f"{self.blocks} blocks"] * (self.blocks > 1))

@@ -79,7 +79,8 @@ class Engine:
         self._lock = threading.Lock()
         self._splits = splits(model)
         self._dense: dict[str, Array] = {}
-        shapes = infer(model.graph, model.weights, 1)  # refuses at once what could never run
+        self._shapes: dict[int, dict[str, Shape]] = {}
+        shapes = self.shapes(1)  # refuses at once what could never run
         largest = max(product(shapes[op.output]) for op in model.graph.ops) if model.graph.ops else 1
         self._chunk = max(1, CHUNK_FLOATS // max(1, largest))
 
@@ -139,9 +140,7 @@ class Engine:
         count = min(batch, self._chunk) if self._splits else batch
         with self._lock:
             plan = self.plan(count)
-            return measure_memory(
-                self.model, plan, self._arenas[count], infer(self.model.graph, self.model.weights, count)
-            )
+            return measure_memory(self.model, plan, self._arenas[count], self.shapes(count))
 
     def _tuned(self, program: Program, batch: int) -> None:
         """Give a program the fastest choices, from the cache or measured now."""
@@ -152,14 +151,24 @@ class Engine:
             Tuner(self._kernels, self.team, program).run([array.ctypes.data for array in slots])
             remember(program, name)
 
+    def shapes(self, batch: int) -> dict[str, Shape]:
+        """The shapes of all values at a batch size."""
+        found = self._shapes.get(batch)
+        if found is None:
+            found = infer(self.model.graph, self.model.weights, batch)
+            if len(self._shapes) >= MAX_PLANS:
+                self._shapes = {}
+            self._shapes[batch] = found
+        return found
+
     def slots(self, batch: int) -> list[Array]:
         """Arrays of zeros in the place of inputs and outputs."""
-        shapes = infer(self.model.graph, self.model.weights, batch)
+        shapes = self.shapes(batch)
         return [np.zeros(shapes[name], np.float32) for name in (*self.model.graph.inputs, *self.model.graph.outputs)]
 
     def _run(self, arrays: list[Array]) -> list[Array]:
         graph, batch = self.model.graph, self._batch(arrays)
-        shapes = infer(graph, self.model.weights, batch)
+        shapes = self.shapes(batch)
         if self._kernels is None:
             return self._reference(arrays)
         outputs = [np.empty(shapes[name], np.float32) for name in graph.outputs]

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from softprune.deploy.runtime.arena import Arena
 from softprune.deploy.runtime.builder import Builder
+from softprune.deploy.runtime.depthwise import DepthwiseSite
 from softprune.deploy.runtime.graph import Graph, Op
 from softprune.deploy.runtime.halos import Halos
 from softprune.deploy.runtime.library import Library
 from softprune.deploy.runtime.lowering import convolution, elementwise, image, layout, product, reduction
 from softprune.deploy.runtime.shape import infer
-from softprune.deploy.runtime.site import Scratch
+from softprune.deploy.runtime.site import Scratch, Site
 from softprune.deploy.runtime.spx import Model
 from softprune.deploy.runtime.wavefront import chains
 
@@ -81,7 +82,9 @@ def _mark_chains(builder: Builder, found: list[range], ends: dict[int, int]) -> 
     """Tell the program which of its steps form chains: those with nothing in between."""
     for chain in found:
         steps = range(ends[chain.start], ends[chain.stop - 1] + 1)
-        if len(steps) == len(chain) and all(builder.program.steps[i].site is not None for i in steps):
+        if len(steps) != len(chain):
+            continue
+        if all(isinstance(builder.program.steps[i].site, Site | DepthwiseSite) for i in steps):
             builder.program.chains.append(steps)
 
 

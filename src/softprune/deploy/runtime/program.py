@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from softprune.deploy.runtime.choice import Choice
 from softprune.deploy.runtime.depthwise import DepthwiseSite
 from softprune.deploy.runtime.library import Library
+from softprune.deploy.runtime.linear import LinearSite
 from softprune.deploy.runtime.progress import Progress
 from softprune.deploy.runtime.records import KINDS, Band, Group
 from softprune.deploy.runtime.site import Site
@@ -26,9 +27,9 @@ class Step:
     Attributes:
         path: of the module in the original network.
         what: the operation, for tables.
-        record: what the kernel gets; for a convolution that of its present choice.
+        record: what the kernel gets; for a layer with weights that of its present choice.
         keep: arrays that must live as long as the record.
-        site: of a convolution, which can be computed in several ways.
+        site: of a layer that can be computed in several ways.
         choice: the present one.
     """
 
@@ -38,18 +39,25 @@ class Step:
     keep: list[Any]
     nonzeros: int = 0
     macs: int = 0
-    site: Site | DepthwiseSite | None = None
+    site: Site | DepthwiseSite | LinearSite | None = None
     choice: Choice | None = None
 
     def choose(self, choice: Choice) -> None:
-        """Compute the convolution in another way."""
+        """Compute the layer in another way."""
         assert self.site is not None
         self.record, self.keep = self.site.record(choice)
         self.choice = choice
 
+    def settle(self, choice: Choice) -> None:
+        """Compute the layer in this way from now on: the tables of other ways are given up."""
+        assert self.site is not None
+        if choice != self.choice:
+            self.choose(choice)
+        self.site.keep_only(choice)
+
     def progress(self) -> Progress:
         """How far the convolution is after each of its tiles."""
-        assert self.site is not None and self.choice is not None
+        assert isinstance(self.site, Site | DepthwiseSite) and self.choice is not None
         return self.site.progress(self.choice)
 
 
@@ -71,8 +79,8 @@ class Program:
         """Append a step that can be computed in one way; `cost` counts its multiply-adds."""
         self.steps.append(Step(path, what, record, keep, macs=cost))
 
-    def add_site(self, path: str, what: str, site: Site | DepthwiseSite) -> None:
-        """Append a convolution with its default choice."""
+    def add_site(self, path: str, what: str, site: Site | DepthwiseSite | LinearSite) -> None:
+        """Append a layer with its default choice."""
         choice = site.default()
         record, keep = site.record(choice)
         site.keep_only(choice)
@@ -140,7 +148,7 @@ class Plan:
         return Group(ctypes.addressof(items), len(order))
 
     def choose(self, place: int, choice: Choice) -> None:
-        """Compute one convolution in another way; only in a plan without wavefronts."""
+        """Compute one layer in another way; only in a plan without wavefronts."""
         step = self.program.steps[place]
         step.choose(choice)
         self._set(place, step.record)

@@ -44,14 +44,12 @@ class Tuner:
             left = {i: sorted(found, key=lambda c: seconds[i, c])[:keep] for i, found in left.items()}
         for place, (choice,) in left.items():
             plan.choose(place, choice)
-            site = steps[place].site
-            assert site is not None
-            site.keep_only(choice)
+            steps[place].settle(choice)
 
     def _measure(
         self, plan: Plan, left: dict[int, list[Choice]], addresses: list[int], repeats: int
     ) -> dict[tuple[int, Choice], float]:
-        """The time of every choice of every convolution; all convolutions change theirs at once."""
+        """The time of every choice of every layer; all layers change theirs at once."""
         best: dict[tuple[int, Choice], float] = {}
         for turn in range(max((len(found) for found in left.values()), default=0)):
             now = {place: found[turn % len(found)] for place, found in left.items()}
@@ -98,7 +96,7 @@ def recall(program: Program, name: str) -> bool:
     if any(key not in starts or bands not in BANDS for key, bands in found["bands"].items()):
         return False
     for i, choice in wanted.items():
-        program.steps[i].choose(choice)
+        program.steps[i].settle(choice)
     program.bands = {starts[key]: bands for key, bands in found["bands"].items()}
     return True
 

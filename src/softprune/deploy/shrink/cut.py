@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from softprune.deploy.shrink.layers import CONVOLUTIONS, NORMS, TRANSPOSED
+from softprune.channels.layers import CONVOLUTIONS, NORMS, TRANSPOSED
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,12 @@ from typing import Any
 from torch import nn
 
 from softprune.budget.files import parse_json, read_text, write_text
+from softprune.channels.layers import CONVOLUTIONS, NORMS, TRANSPOSED
 from softprune.deploy.shrink.cut import Cut, cut, sizes
-from softprune.deploy.shrink.layers import CONVOLUTIONS, NORMS, TRANSPOSED
 
 FORMAT, VERSION = "softprune-shrink", 1
+# What a recipe can be about.
+LAYERS = (*CONVOLUTIONS, *TRANSPOSED, *NORMS, nn.Linear)
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Recipe:
         modules = dict(model.named_modules())
         for path, what in self.layers.items():
             module = modules.get(path)
-            if not isinstance(module, (*CONVOLUTIONS, *TRANSPOSED, *NORMS, nn.Linear)):
+            if not isinstance(module, LAYERS):
                 raise ValueError(f"the recipe is of another network: it has a layer {path!r}, this one has not")
             for kept, size, side in zip((what.inputs, what.outputs), sizes(module), ("reads", "makes"), strict=True):
                 if kept[-1] >= size:
@@ -60,23 +62,35 @@ class Recipe:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it, whole or not at all."""
-        content = {"format": FORMAT, "version": VERSION, "layers": {p: asdict(c) for p, c in self.layers.items()}}
-        return write_text(path, json.dumps(content) + "\n")
+        return write_text(path, self.to_json() + "\n")
+
+    def to_json(self) -> str:
+        """The JSON document, with format name and version."""
+        layers = {path: asdict(what) for path, what in self.layers.items()}
+        return json.dumps({"format": FORMAT, "version": VERSION, "layers": layers})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Recipe:
         """Read and check one.
 
         Raises:
+            FileNotFoundError: if there is no such file.
             ValueError: if the file is no recipe.
         """
-        content = parse_json(read_text(Path(path)), str(path))
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"there is no {path}: name a folder that Shrunk.save wrote")
+        return cls.from_json(read_text(Path(path)), origin=str(path))
+
+    @classmethod
+    def from_json(cls, text: str, *, origin: str) -> Recipe:
+        """Read the JSON document; ``origin`` names the file in a message."""
+        content = parse_json(text, origin)
         if content.get("format") != FORMAT or content.get("version") != VERSION:
-            raise ValueError(f"{path} is no recipe of version {VERSION} by which a network was made smaller")
+            raise ValueError(f"{origin} is no recipe of version {VERSION} by which a network was made smaller")
         layers = content.get("layers")
         if not isinstance(layers, dict):
-            raise ValueError(f"{path}: layers must be an object of layers")
-        return cls({name: _cut(f"{path}: {name}", value) for name, value in layers.items()})
+            raise ValueError(f"{origin}: layers must be an object of layers")
+        return cls({name: _cut(f"{origin}: {name}", value) for name, value in layers.items()})
 
 
 def _cut(where: str, value: Any) -> Cut:

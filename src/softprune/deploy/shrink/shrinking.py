@@ -5,20 +5,23 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softprune.deploy.export.capture import Example, batch_of_two, plain_module
-from softprune.deploy.shrink.channel import Reader
+from softprune.channels.channel import Reader
+from softprune.channels.following import follow
+from softprune.channels.network import Network
+from softprune.channels.program import Example, batch_of_two
+from softprune.channels.removal import Left, Removal, decide, left_over, taken_over
+from softprune.channels.values import Values
+from softprune.core.state_file import read_tensors
+from softprune.deploy.export.capture import plain_module
 from softprune.deploy.shrink.cut import Cut, cut, sizes
-from softprune.deploy.shrink.following import follow
-from softprune.deploy.shrink.recipe import Recipe
-from softprune.deploy.shrink.removal import Left, decide
-from softprune.deploy.shrink.walk import Walk
+from softprune.deploy.shrink.recipe import FORMAT, LAYERS, Recipe
 
 # How far the output may be from that of the network with its dead channels, relative to its largest value.
 TOLERANCE = 1e-5
@@ -48,14 +51,19 @@ class Shrunk:
         return "\n".join([head, *map(str, self.left)])
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the weights and the recipe; `rebuild` reads them."""
+        """Write the weights and the recipe; `rebuild` reads them.
+
+        Each file is written whole or not at all, and the weights carry the recipe as well: if the process ends between
+        the two files, a folder that was there before still has weights with their own recipe.
+        """
         from safetensors.torch import save_model
 
         from softprune.budget.files import write_whole
 
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        write_whole(target / WEIGHTS, lambda part: save_model(self.model, str(part)))
+        own = {FORMAT: self.recipe.to_json()}
+        write_whole(target / WEIGHTS, lambda part: save_model(self.model, str(part), metadata=own))
         self.recipe.save(target / RECIPE)
         return target
 
@@ -75,7 +83,7 @@ def shrink(model: nn.Module, example: Example) -> Shrunk:
         A smaller copy in eval mode whose outputs equal those of the model, what was cut, and what was not.
 
     Raises:
-        ValueError: if the model is still managed by a Sparsifier, or torch.export cannot follow it.
+        ValueError: if the model is still managed by a Sparsifier or parametrized, or torch.export cannot follow it.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -85,28 +93,31 @@ def shrink(model: nn.Module, example: Example) -> Shrunk:
         Linear(in_features=4, out_features=2, bias=True)
     """
     model = plain_module(model)
+    _refuse_computed(model)
     inputs = batch_of_two(example)
     original = copy.deepcopy(model).cpu().float().eval()
-    walk = follow(original, inputs)
-    removal = decide(walk)
-    found, left = _largest(original, walk, removal.gone, inputs)
-    small, recipe = found
+    network, values = follow(original, inputs), Values(original)
+    removal = decide(network, values)
+    (small, recipe), left = _largest(original, network, removal, inputs)
     counts = [sum(p.numel() for p in one.parameters()) for one in (original, small)]
-    return Shrunk(small, recipe, (*removal.left, *left), counts[0], counts[1])
+    return Shrunk(small, recipe, (*left_over(network, values, removal), *left), counts[0], counts[1])
 
 
 def rebuild(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Module:
     """The smaller network that `Shrunk.save` wrote, from one of the original constructor, in place.
 
     Raises:
-        ValueError: if the folder is of another network; the model is untouched then.
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file is damaged, or the folder is of another network. The model is untouched in all cases.
     """
-    from safetensors.torch import load_file
-
     recipe = Recipe.load(Path(folder, RECIPE))
+    state, own = _read(Path(folder, WEIGHTS))
+    recipe = recipe if own is None else own
     small = recipe.apply(copy.deepcopy(model))
-    state = load_file(str(Path(folder, WEIGHTS)))
-    missing = small.load_state_dict(state, strict=False)
+    try:
+        missing = small.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise ValueError(f"{folder} is of another network: {error}") from error
     tied = {k for k in missing.missing_keys if small.state_dict()[k].data_ptr() in _pointers(small, state)}
     if missing.unexpected_keys or set(missing.missing_keys) - tied:
         strange = [*missing.unexpected_keys, *missing.missing_keys]
@@ -116,6 +127,26 @@ def rebuild(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Module:
     return model.eval()
 
 
+def _read(path: Path) -> tuple[dict[str, Tensor], Recipe | None]:
+    """The weights of a file, and the recipe that they carry; older files carry none."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path}: name a folder that Shrunk.save wrote")
+    tensors, header = read_tensors(path)
+    text = header.get(FORMAT)
+    return tensors, None if text is None else Recipe.from_json(text, origin=f"the header of {path}")
+
+
+def _refuse_computed(model: nn.Module) -> None:
+    """A weight that is computed from others cannot be cut by its channels."""
+    for path, module in model.named_modules():
+        if isinstance(module, LAYERS) and module.weight is not None and "weight" not in module._parameters:
+            raise ValueError(
+                f"the weight of {path or 'the model'} is computed from other tensors (a parametrization, or a mask of "
+                "torch.nn.utils.prune): take that off first, such as with "
+                "torch.nn.utils.parametrize.remove_parametrizations or torch.nn.utils.prune.remove"
+            )
+
+
 def _pointers(model: nn.Module, names: Iterable[str]) -> set[int]:
     """Tied tensors are written once: where those are that have been written."""
     held = model.state_dict()
@@ -123,32 +154,34 @@ def _pointers(model: nn.Module, names: Iterable[str]) -> set[int]:
 
 
 def _largest(
-    model: nn.Module, walk: Walk, gone: set[int], inputs: tuple[Tensor, ...]
+    model: nn.Module, network: Network, removal: Removal, inputs: tuple[Tensor, ...]
 ) -> tuple[tuple[nn.Module, Recipe], list[Left]]:
     """Take out everything at once; if the network's own code does not stand it, what it does stand, part by part."""
     wanted = _outputs(model, inputs)
-    everything = _without(model, walk, gone)
+    everything = _without(model, network, removal)
     if _fault(everything[0], inputs, wanted) is None:
         return everything, []
-    kept: set[int] = set()
+    stood = replace(removal, gone=torch.zeros_like(removal.gone))
     left = []
-    for part, path in _parts(walk, gone):
-        fault = _fault(_without(model, walk, kept | part)[0], inputs, wanted)
+    for part, path in _parts(network, removal.gone):
+        more = replace(stood, gone=stood.gone.clone())
+        more.gone[list(part)] = True
+        fault = _fault(_without(model, network, more)[0], inputs, wanted)
         if fault is None:
-            kept |= part
+            stood = more
         else:
             left.append(Left(path, len(part), fault))
-    return _without(model, walk, kept), left
+    return _without(model, network, stood), left
 
 
-def _parts(walk: Walk, gone: set[int]) -> list[tuple[set[int], str]]:
+def _parts(network: Network, gone: Tensor) -> list[tuple[set[int], str]]:
     """Channels that one layer makes go together, each with those of the layers that share some with it."""
     parts: list[tuple[set[int], str]] = []
-    for reader in walk.readers:
-        mine = {walk.channels.find(c) for c in reader.outputs} & gone
+    for place in network.places:
+        mine = set(place.outputs[gone[place.outputs]].tolist())
         touched = [p for p in parts if p[0] & mine]
         if mine and not touched:
-            parts.append((mine, reader.path))
+            parts.append((mine, place.reader.path))
         elif mine:
             touched[0][0].update(mine, *(p[0] for p in touched[1:]))
             parts = [p for p in parts if not any(p is t for t in touched[1:])]
@@ -156,18 +189,16 @@ def _parts(walk: Walk, gone: set[int]) -> list[tuple[set[int], str]]:
 
 
 @torch.no_grad()
-def _without(model: nn.Module, walk: Walk, gone: set[int]) -> tuple[nn.Module, Recipe]:
+def _without(model: nn.Module, network: Network, removal: Removal) -> tuple[nn.Module, Recipe]:
     small = copy.deepcopy(model)
     cuts: dict[str, Cut] = {}
-    for reader in walk.readers:
+    for place in network.places:
+        reader = place.reader
         if reader.path in cuts:
             continue
         module = small.get_submodule(reader.path)
-        inputs, outputs = (
-            tuple(i for i, c in enumerate(side) if walk.channels.find(c) not in gone)
-            for side in (reader.inputs, reader.outputs)
-        )
-        shift = _shift(module, reader, inputs)
+        inputs, outputs = (tuple((~removal.gone[side]).nonzero().flatten().tolist()) for side in place.sides)
+        shift = _shift(module, reader, taken_over(place, removal))
         if (len(inputs), len(outputs)) == sizes(module) and shift is None:
             continue
         cuts[reader.path] = Cut(inputs, outputs, bias=shift is not None and module.bias is None)
@@ -177,13 +208,9 @@ def _without(model: nn.Module, walk: Walk, gone: set[int]) -> tuple[nn.Module, R
     return small, Recipe(cuts)
 
 
-def _shift(module: nn.Module, reader: Reader, kept: tuple[int, ...]) -> Tensor | None:
+def _shift(module: nn.Module, reader: Reader, constant: Tensor | None) -> Tensor | None:
     """What the constant inputs that go have added to the outputs."""
-    if reader.kind not in ("convolution", "linear") or not reader.exact or reader.depthwise:
-        return None
-    constant = torch.nan_to_num(reader.constant).clone()
-    constant[list(kept)] = 0.0
-    if not constant.any():
+    if constant is None:
         return None
     weight: Any = module.weight
     taps = weight.detach().double().flatten(2).sum(2) if weight.ndim > 2 else weight.detach().double()

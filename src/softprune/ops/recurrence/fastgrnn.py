@@ -69,7 +69,8 @@ def fastgrnn(
     if _can_fuse(tensors):
         biases = torch.stack([gate_bias, update_bias])
         scales = torch.cat([zeta.reshape(1), nu.reshape(1)])
-        states, last, _ = fused(x, w, u, biases, scales, start, number(gate), number(update))
+        keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        states, last, _ = fused(x, w, u, biases, scales, start, number(gate), number(update), keep=keep)
         return states, last
     return fastgrnn_loop(
         x, w=w, u=u, gate_bias=gate_bias, update_bias=update_bias, zeta=zeta, nu=nu, start=start,

@@ -10,18 +10,19 @@ from typing import Any
 
 from softprune._native.compilation import RECURRENCE
 
-ABI = 1
+ABI = 2
 
 
 class Call(c.Structure):
     """One run over a batch of sequences; the layout of ``Call`` in kernels/abi.h, which describes the fields."""
 
     _fields_ = (
-        *((name, c.c_int64) for name in ("samples", "steps", "hidden")),
+        *((name, c.c_int64) for name in ("samples", "steps", "features", "hidden")),
         *((name, c.c_int32) for name in ("gate", "update")),
         *((name, c.c_float) for name in ("zeta", "nu")),
-        *((name, c.c_void_p) for name in ("u", "gate_bias", "update_bias", "start", "pre", "states")),
-        *((name, c.c_void_p) for name in ("grad_states", "grad_last", "grad_pre", "grad_start", "grad_small")),
+        *((name, c.c_void_p) for name in ("x", "w", "u", "biases", "start", "states", "sums")),
+        *((name, c.c_void_p) for name in ("grad_states", "grad_last", "grad_x", "grad_w", "grad_u")),
+        *((name, c.c_void_p) for name in ("grad_biases", "grad_scales", "grad_start")),
     )
 
 
@@ -35,8 +36,8 @@ class Library:
         OSError: if it cannot be loaded or is of another version.
     """
 
-    group = 4
-    """Samples whose sums are made together."""
+    line = 16
+    """Rows of the sums are padded to a multiple of it."""
 
     def __init__(self, path: Path) -> None:
         functions: Any = c.CDLL(str(path))
@@ -51,7 +52,7 @@ class Library:
         self._functions = functions
 
     def forward(self, call: Call, *, threads: int) -> None:
-        """Fill ``pre`` and ``states``."""
+        """Fill ``states`` and ``sums``."""
         self._functions.spr_forward(c.byref(call), threads)
 
     def backward(self, call: Call, *, threads: int) -> None:

@@ -11,6 +11,7 @@ from softprune.train.config.reference import config_schema
 from softprune.train.config.rule import RuleConfig, parse_match
 from softprune.train.config.run import RunConfig
 from softprune.train.config.source import DataConfig, ModelConfig
+from softprune.train.config.units import UnitsConfig
 
 __all__ = [
     "CheckpointConfig",
@@ -29,6 +30,7 @@ __all__ = [
     "RuleConfig",
     "RunConfig",
     "ScheduleConfig",
+    "UnitsConfig",
     "WandbConfig",
     "config_schema",
     "content_hash",

@@ -41,6 +41,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *_schedule(config.schedule, config.epochs),
         *_batch(config),
         *_data(config),
+        *_units(config),
         *(_thresholds(config) if config.goal is None else _goal(config)),
     ]
 
@@ -79,7 +80,11 @@ def _schedule(schedule: ScheduleConfig, epochs: int) -> Iterator[Problem]:
         yield Problem("schedule.milestones", "a step schedule needs some, such as [30, 60, 90]")
     marks = schedule.milestones
     if schedule.name == "step" and (any(mark >= epochs for mark in marks) or list(marks) != sorted(marks)):
-        yield Problem("schedule.milestones", f"{shown(marks)} must rise and lie below the {epochs} epochs of the run")
+        yield Problem(
+            "schedule.milestones",
+            f"{shown(marks)} must rise and lie below the {epochs} epochs of the run; shorten them too, "
+            "or use length, which scales both",
+        )
 
 
 def _batch(config: RunConfig) -> Iterator[Problem]:
@@ -91,10 +96,26 @@ def _data(config: RunConfig) -> Iterator[Problem]:
     data = config.data
     if data.held == "validation" and data.name not in ("har2", "google12"):
         yield Problem("data.held", f"validation has no effect with {data.name}, only with har2 and google12")
+    if data.rotate and data.name != "har2":
+        yield Problem("data.rotate", f"has no effect with {data.name}, only with har2; leave it out")
+    if data.shift and data.name not in ("har2", "google12"):
+        yield Problem("data.shift", f"has no effect with {data.name}, only with har2 and google12; leave it out")
     if data.name != "image-folder" and data.image_size != DataConfig.model_fields["image_size"].default:
         yield Problem("data.image_size", f"{data.image_size} has no effect with {data.name}, only with image-folder")
     if data.name not in DATASETS and (data.root is not None or data.subset is not None or not data.augment):
         yield Problem("data", f"root, subset and augment have no effect on {data.name}, which makes its own data")
+
+
+def _units(config: RunConfig) -> Iterator[Problem]:
+    kind = config.units.kind
+    if config.optimizer.importance_decay is not None and kind == "weight":
+        yield Problem("optimizer.importance_decay", "weights have no importances; leave it out, or set units")
+    if config.goal is None:
+        return
+    if config.goal.rank is not None and kind != "rank":
+        yield Problem("goal.rank", "counts directions of low-rank layers; set units=rank too")
+    if config.goal.budget is not None and kind != "weight":
+        yield Problem("goal.budget", f"counts weights and has no effect on units of kind {kind}; leave it out")
 
 
 def _goal(config: RunConfig) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
@@ -10,10 +11,14 @@ from pydantic_core import CoreSchema
 from softprune.budget.allocators import erk, scaled, uniform
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
-from softprune.budget.goals import Flops, Goal, Params, Sparsity
+from softprune.budget.goals import Filters, Flops, Goal, Params, Rank, Sparsity
 from softprune.budget.schedules import Schedule, constant, cubic, linear
 from softprune.train.config.latency import LatencyConfig
 from softprune.train.config.section import Count, Fraction, PositiveFraction, Section
+
+# The keys of which a goal has one.
+TOTALS = ("sparsity", "params", "filters", "flops", "latency", "rank")
+_ALL = f"{', '.join(TOTALS[:-1])} and {TOTALS[-1]}"
 
 
 class GoalConfig(Section):
@@ -21,8 +26,14 @@ class GoalConfig(Section):
 
     sparsity: PositiveFraction | None = Field(default=None, description="The fraction of weights that shall be zero.")
     params: Count | None = Field(default=None, description="Or the number of weights that shall be left.")
+    filters: Count | None = Field(default=None, description="Or the number of filters that shall be left.")
     flops: Count | None = Field(default=None, description="Or the multiply-adds that a forward pass shall cost.")
     latency: LatencyConfig | None = Field(default=None, description="Or the time of a call.")
+    rank: Count | dict[str, Count] | None = Field(
+        default=None,
+        description="Or, with units: rank, the directions that low-rank layers keep: one number for all, or by name, "
+        "such as {w: 9, u: 8}.",
+    )
     scope: Literal["managed", "all"] = Field(
         default="managed", description="What sparsity and params count: managed weights, or all parameters."
     )
@@ -52,13 +63,19 @@ class GoalConfig(Section):
 
     @model_validator(mode="after")
     def _one_total(self) -> GoalConfig:
-        totals = [key for key in ("sparsity", "params", "flops", "latency") if getattr(self, key) is not None]
+        totals = [key for key in TOTALS if getattr(self, key) is not None]
         if self.allocates and len(totals) != 1:
             got = " and ".join(totals) or "none"
-            raise ValueError(f"needs one of sparsity, params, flops and latency (or a budget file), got {got}")
+            raise ValueError(f"needs one of {_ALL} (or a budget file), got {got}")
         if not self.allocates and len(totals) > 1:
-            raise ValueError(f"takes one of sparsity, params, flops and latency at most, got {' and '.join(totals)}")
-        counts_weights = self.flops is None and self.latency is None
+            raise ValueError(f"takes one of {_ALL} at most, got {' and '.join(totals)}")
+        if self.rank is not None:
+            self._named()
+            if self.budget is not None:
+                raise ValueError("rank says what each layer keeps, as a budget does; leave one of them out")
+        if self.filters is not None and self.budget is not None:
+            raise ValueError("filters are counted over all layers; leave out the budget")
+        counts_weights = self.sparsity is not None or self.params is not None
         if self.scope != "managed" and (not counts_weights or self.budget is not None):
             raise ValueError(f"scope {self.scope} is for sparsity and params without a budget; leave it out")
         if self.ramp == "constant":
@@ -80,15 +97,22 @@ class GoalConfig(Section):
         """Whether a total is needed, because there is no whole budget."""
         return self.budget in (None, "uniform", "erk")
 
-    def total(self) -> Goal | None:
+    def total(self) -> Goal | Rank | None:
         """The goal as `sparsify` takes it; None where a budget says it all."""
+        if self.rank is not None:
+            return self._named()
         if self.sparsity is not None:
             return Sparsity(self.sparsity, self.scope)
         if self.params is not None:
             return Params(self.params, self.scope)
+        if self.filters is not None:
+            return Filters(self.filters)
         if self.latency is not None:
             return self.latency.goal()
         return None if self.flops is None else Flops(self.flops)
+
+    def _named(self) -> Rank:
+        return Rank(**self.rank) if isinstance(self.rank, dict) else Rank(self.rank)
 
     @property
     def shaped(self) -> list[str]:
@@ -103,14 +127,15 @@ class GoalConfig(Section):
             return constant()
         return (linear if self.ramp == "linear" else cubic)(*self._range())
 
-    def arguments(self, profile: Profile) -> dict[str, Any]:
+    def arguments(self, profile: Callable[[], Profile]) -> dict[str, Any]:
         """The arguments of `sparsify` that this section stands for; the profile is of the managed tensors."""
         goal = self.total()
         if self.budget is None:
             return {"goal": goal, "schedule": self.schedule()}
+        assert not isinstance(goal, Rank)
         if goal is None:
             return {"budget": Budget.load(self.budget), "schedule": self.schedule()}
         if not self.allocates:
-            return {"budget": scaled(profile, goal, like=Budget.load(self.budget)), "schedule": self.schedule()}
+            return {"budget": scaled(profile(), goal, like=Budget.load(self.budget)), "schedule": self.schedule()}
         allocate = uniform if self.budget == "uniform" else erk
-        return {"budget": allocate(profile, goal), "schedule": self.schedule()}
+        return {"budget": allocate(profile(), goal), "schedule": self.schedule()}

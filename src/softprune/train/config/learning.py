@@ -39,6 +39,9 @@ class OptimizerConfig(Named):
         description="Decay of the thresholds s, which drives sparsity; null takes weight_decay (the paper), "
         "propose computes it from propose.push.",
     )
+    importance_decay: NotNegative | None = Field(
+        default=None, description="Decay of the importances of units other than weights; null takes weight_decay."
+    )
 
 
 class ScheduleConfig(Named):

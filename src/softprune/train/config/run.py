@@ -21,6 +21,7 @@ from softprune.train.config.process import CheckpointConfig, DistributedConfig, 
 from softprune.train.config.rule import RuleConfig, parse_match
 from softprune.train.config.section import FROM_LIST, Count, Positive, PositiveFraction
 from softprune.train.config.source import DataConfig, ModelConfig
+from softprune.train.config.units import UnitsConfig
 from softprune.train.document import parse_yaml
 
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # also the name of a folder
@@ -37,6 +38,7 @@ class RunConfig(ConfigFile):
     model: ModelConfig = Field(description="The network.")
     data: DataConfig = Field(description="The data.")
     method: MethodConfig | None = Field(description="What makes the weights sparse; null trains a dense network.")
+    units: UnitsConfig = Field(default=UnitsConfig(), description="What is kept or pruned as a whole.")
     goal: GoalConfig | None = Field(
         default=None, description="What the run shall end with; null leaves it to the thresholds and their decay."
     )
@@ -102,7 +104,7 @@ class RunConfig(ConfigFile):
         """Read a file or a recipe, change some of it, and check the whole.
 
         Args:
-            where: a YAML file, or the name of a recipe such as "resnet50/str-90.23".
+            where: a YAML file, or the name of a recipe such as "resnet50/str-90.23" or "recipe:resnet50-str-90.23".
             overrides: "key=value" with dotted keys, such as "optimizer.lr=0.1"; values are YAML.
 
         Raises:
@@ -114,11 +116,11 @@ class RunConfig(ConfigFile):
         """
         # Both build on this class.
         from softprune.train.overrides import apply_overrides
-        from softprune.train.recipes import recipe_text
+        from softprune.train.recipes import PREFIX, recipe_text
 
         file = Path(where)
         is_file = file.is_file() or file.suffix in (".yaml", ".yml")
-        origin = str(where) if is_file else f"recipe {where}"
+        origin = str(where) if is_file else f"recipe {str(where).removeprefix(PREFIX)}"
         data = parse_yaml(read_text(file) if is_file else recipe_text(str(where)), origin)
         if isinstance(data, Mapping):
             data = apply_overrides(data, overrides, origin=origin)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -43,7 +43,8 @@ class DataConfig(Named):
     )
     augment: bool = Field(
         default=True,
-        description="Change training images at random in the way that suits the data set, such as crops and flips.",
+        description="Change training images at random in the way that suits the data set, such as crops and flips; "
+        "false also turns rotate and shift off.",
     )
     normalise: Literal["own", "imagenet"] = Field(
         default="own",
@@ -58,6 +59,13 @@ class DataConfig(Named):
     )
     image_size: Count = Field(default=224, description="Side of the square images of image-folder.")
 
+    rotate: Annotated[float, Field(ge=0, le=180)] = Field(
+        default=0.0,
+        description="Turn the signals of each training window by up to so many degrees about a random axis (har2).",
+    )
+    shift: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Move each training sequence by up to so many steps in time (har2, google12)."
+    )
     held: Literal["test", "validation"] = Field(
         default="test",
         description="What is tested on: the official test samples, or a part of the training samples with subjects or "

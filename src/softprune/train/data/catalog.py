@@ -9,6 +9,7 @@ from softprune.nn.catalog import load_factory
 from softprune.train.data.cifar import NORMALISE as CIFAR10
 from softprune.train.data.cifar import read_cifar10
 from softprune.train.data.digits import load_digits
+from softprune.train.data.distortion import Distortions, Rotation, Shift
 from softprune.train.data.google12 import read_google12
 from softprune.train.data.har import read_har2
 from softprune.train.data.image_folder import NORMALISE as IMAGENET
@@ -35,6 +36,8 @@ def open_data(
     workers: int = 0,
     image_size: int = 224,
     held: Held = "test",
+    rotate: float = 0.0,
+    shift: int = 0,
 ) -> Source:
     """Open a data set. Its files are checked now, so that a run does not fail later.
 
@@ -51,6 +54,8 @@ def open_data(
         image_size: side of the squares that an image folder gives.
         held: what is tested on: the official "test" samples, or a "validation" part of the training samples (other
             subjects in har2, other speakers in google12), so that settings are chosen without the test samples.
+        rotate: turn the signals of each training window of har2 by up to so many degrees about any axis.
+        shift: move each training sequence of har2 or google12 by up to so many steps in time.
 
     Raises:
         FileNotFoundError: if the files are not there, with the way to get them.
@@ -72,6 +77,7 @@ def open_data(
         raise ValueError(f"held is test or validation; got {held!r}")
     if held == "validation" and name not in _SEQUENCES:
         raise ValueError(f"{name!r}: held=validation is for {' and '.join(_SEQUENCES)}, which say how to split")
+    changes = _changes(name, rotate=rotate, shift=shift)
     if ":" in name:
         if root is not None or subset is not None or not augment:
             raise ValueError(f"{name!r}: root, subset and augment are up to the factory")
@@ -82,6 +88,7 @@ def open_data(
         raise ValueError(f"workers is 0 or more; got {workers}")
     classes = 10
     shape: tuple[int, ...] = (3, image_size, image_size)
+    normalisation = None
     train: Samples
     test: Samples
     if name == "image-folder":
@@ -89,8 +96,9 @@ def open_data(
         classes = len(names)
     elif name in _SEQUENCES:
         read, classes = _SEQUENCES[name]
-        train, test = read(folder, held=held)
-        shape = tuple(train.images.shape[1:])
+        sequences = read(folder, held=held, augment=changes if augment else None)
+        train, test, normalisation = *sequences, sequences[0].normalisation
+        shape = tuple(sequences[0].images.shape[1:])
     else:
         train, test = _in_memory(name, folder, augment=augment, normalise=normalise)
         shape = tuple(train.images.shape[1:])
@@ -103,7 +111,24 @@ def open_data(
         classes=classes,
         example_shape=(1, *shape),
         workers=workers if name == "image-folder" else 0,
+        normalisation=normalisation,
     )
+
+
+def _changes(name: str, *, rotate: float, shift: int) -> Distortions | None:
+    """What is done to training sequences; None for nothing."""
+    if not 0.0 <= rotate <= 180.0:
+        raise ValueError(f"rotate is 0 to 180 degrees; got {rotate:g}")
+    if shift < 0:
+        raise ValueError(f"shift is 0 or more steps; got {shift}")
+    if rotate and name != "har2":
+        raise ValueError(f"{name!r}: rotate is for har2, whose signals have directions")
+    if shift and name not in _SEQUENCES:
+        raise ValueError(f"{name!r}: shift is for {' and '.join(_SEQUENCES)}, which have steps in time")
+    wanted: list[Rotation | Shift] = [Rotation(rotate)] if rotate else []
+    if shift:
+        wanted.append(Shift(shift))
+    return Distortions(tuple(wanted)) if wanted else None
 
 
 def _in_memory(name: str, root: Path | None, *, augment: bool, normalise: str) -> tuple[MemorySamples, MemorySamples]:

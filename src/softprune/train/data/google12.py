@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from softprune.train.data.origin import missing
-from softprune.train.data.samples import MemorySamples
-from softprune.train.data.sequence import Held, Sequences, normalised
+from softprune.train.data.samples import Augment
+from softprune.train.data.sequence import Held, NormalisedSamples, Sequences, normalised
 from softprune.train.data.speech_commands import COMMANDS, LABELS, NAME, Split, read_split
 from softprune.train.data.speech_features import FILE, read_features
 from softprune.train.data.verification import Counts, check_labels
@@ -16,14 +16,15 @@ CLASSES = len(LABELS)
 
 
 def read_google12(
-    root: Path | None, *, held: Held = "test", counts: Counts | None = None
-) -> tuple[MemorySamples, MemorySamples]:
+    root: Path | None, *, held: Held = "test", augment: Augment | None = None, counts: Counts | None = None
+) -> tuple[NormalisedSamples, NormalisedSamples]:
     """Training and test samples, normalised.
 
     Args:
         root: the folder with one folder for each word, the one above it, or the zip of ready features; ``data``
             without one.
         held: "test" for the clips of the testing speakers, "validation" for those of the validation speakers.
+        augment: what is done to training clips.
         counts: how many clips of each class there must be; not checked by default.
 
     Raises:
@@ -36,7 +37,7 @@ def read_google12(
     if counts is not None:
         check_labels(train.labels, counts.train, path=place, name=NAME)
         check_labels(test.labels, counts.test, path=place, name=NAME)
-    return normalised(train, test)
+    return normalised(train, test, augment)
 
 
 def _read(place: Path, split: Split) -> Sequences:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from softprune.train.data.origin import damaged, missing
-from softprune.train.data.samples import MemorySamples
-from softprune.train.data.sequence import Held, Sequences, normalised
+from softprune.train.data.samples import Augment
+from softprune.train.data.sequence import Held, NormalisedSamples, Sequences, normalised
 from softprune.train.data.verification import Counts, check_labels
 
 NAME = "har2"
@@ -44,13 +44,14 @@ class _Part:
 
 
 def read_har2(
-    root: Path | None, *, held: Held = "test", counts: Counts = COUNTS
-) -> tuple[MemorySamples, MemorySamples]:
+    root: Path | None, *, held: Held = "test", augment: Augment | None = None, counts: Counts = COUNTS
+) -> tuple[NormalisedSamples, NormalisedSamples]:
     """Training and test samples, normalised.
 
     Args:
         root: the official zip, the unpacked folder, or the folder that one of them is in; ``data`` without one.
         held: "test" trains on all 21 training subjects; "validation" keeps four of them to test on.
+        augment: what is done to training windows.
         counts: what the files must contain, if they are not the official ones.
 
     Raises:
@@ -60,11 +61,11 @@ def read_har2(
     top = _find(root or Path("data"))
     train = _read(top, "train", counts.train)
     if held == "test":
-        return normalised(train.sequences, _read(top, "test", counts.test).sequences)
+        return normalised(train.sequences, _read(top, "test", counts.test).sequences, augment)
     kept = torch.isin(train.subjects, train.subjects.unique()[VALIDATION])
     if not kept.any():
         raise ValueError(f"{top}: {len(train.subjects.unique())} training subjects are too few to keep a fifth of them")
-    return normalised(train.sequences.at(~kept), train.sequences.at(kept))
+    return normalised(train.sequences.at(~kept), train.sequences.at(kept), augment)
 
 
 def _find(root: Path) -> _Place:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from softprune.train.data.normalisation import Normalisation
 from softprune.train.data.randomness import Draws
 from softprune.train.data.samples import Samples
 from softprune.train.data.source import Batch, Epoch, Source
@@ -27,6 +28,7 @@ class IndexedSource(Source):
         classes: how many labels there are.
         example_shape: one input with batch 1.
         workers: processes that make the batches; 0 makes them in this one. The batches are the same.
+        normalisation: what was done to sequences.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class IndexedSource(Source):
         classes: int,
         example_shape: tuple[int, ...],
         workers: int = 0,
+        normalisation: Normalisation | None = None,
     ) -> None:
         self.name = name
         self.classes = classes
         self.example_shape = example_shape
         self.train_size = len(train.labels)
         self.test_size = len(test.labels)
+        self.normalisation = normalisation
         self._train = train
         self._test = test
         self._workers = workers

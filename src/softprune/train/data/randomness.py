@@ -33,6 +33,10 @@ class Purpose(IntEnum):
     NOISE = 5
     PLACE = 6
     VOLUME = 7
+    AXIS_HEIGHT = 8
+    AXIS_TURN = 9
+    ANGLE = 10
+    MOMENT = 11
     CROP_AREA = 100  # to 109, one for each attempt
     CROP_RATIO = 200  # to 209
 

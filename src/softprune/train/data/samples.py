@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from softprune.train.data.augment import CropFlip, Normalise
 from softprune.train.data.randomness import Draws
 from softprune.train.data.source import Batch
 
@@ -25,18 +25,30 @@ class Samples(Protocol):
         """The samples ``indices``, also when there are none; augmented with ``draws``, as they are without."""
 
 
+class Augment(Protocol):
+    """Changes training samples at random."""
+
+    def __call__(self, samples: Tensor, indices: Tensor, /, *, draws: Draws) -> Tensor:
+        """The samples with these indices, changed."""
+
+
 class MemorySamples:
-    """Images that all lie in memory.
+    """Images, or other inputs, that all lie in memory.
 
     Args:
-        images: [n, c, h, w], uint8, or float if they are not normalised.
+        images: [n, c, h, w], uint8, or float if they are not normalised; sequences are [n, steps, features].
         labels: int64 [n].
         augment: what is done to training images.
         normalise: what makes floats of them.
     """
 
     def __init__(
-        self, images: Tensor, labels: Tensor, *, augment: CropFlip | None = None, normalise: Normalise | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        augment: Augment | None = None,
+        normalise: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.images = images
         self.labels = labels

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from softprune.train.data.normalisation import Normalisation
+
 Batch = tuple[Tensor, Tensor]
 """Inputs [n, ...] and labels [n], int64."""
 
@@ -48,6 +50,8 @@ class Source(ABC):
         example_shape: the shape of one input with batch 1, such as (1, 3, 32, 32).
         train_size: training samples, over all ranks.
         test_size: test samples, over all ranks.
+        normalisation: what was done to raw sequences, for a device that has to do it too; None where nothing was, or
+            something else than that.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Source(ABC):
     example_shape: tuple[int, ...]
     train_size: int
     test_size: int
+    normalisation: Normalisation | None = None
 
     @abstractmethod
     def steps(self, batch: int, *, drop_last: bool) -> int:

@@ -7,6 +7,10 @@
 #include <thread>
 #include <vector>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 namespace spx {
 
 // Tells the processor that this thread waits.
@@ -15,6 +19,30 @@ inline void pause() {
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
+#endif
+}
+
+// The processor that this thread runs on; -1 where nobody knows.
+inline int processor() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
+// Moves this thread off a processor, if it may run elsewhere. A thread that has just been woken often starts on the
+// processor of whoever woke it, which is busy; both would take turns there until the system notices.
+inline void leave(int processor) {
+#if defined(__linux__)
+  cpu_set_t allowed;
+  if (processor < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  cpu_set_t others = allowed;
+  if (processor >= CPU_SETSIZE || !CPU_ISSET(processor, &others) || CPU_COUNT(&others) < 2) return;
+  CPU_CLR(processor, &others);
+  if (sched_setaffinity(0, sizeof others, &others) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+#else
+  (void)processor;
 #endif
 }
 
@@ -66,6 +94,7 @@ class Team {
       {
         std::lock_guard<std::mutex> hold(mutex_);
         task_ = &task;
+        caller_ = processor();
         number_++;
       }
       wake_.notify_all();
@@ -85,13 +114,16 @@ class Team {
     for (;;) {
       for (int i = 0; i < kLookouts && number_.load(std::memory_order_relaxed) == seen; i++) pause();
       const std::function<void(int)>* task;
+      int caller;
       {
         std::unique_lock<std::mutex> hold(mutex_);
         wake_.wait(hold, [&] { return closing_ || number_ != seen; });
         if (closing_) return;
         seen = number_;
         task = task_;
+        caller = caller_;
       }
+      if (processor() == caller) leave(caller);
       (*task)(part);
       barrier.wait();
     }
@@ -102,6 +134,7 @@ class Team {
   std::mutex mutex_;
   std::condition_variable wake_;
   const std::function<void(int)>* task_ = nullptr;
+  int caller_ = -1;
   std::atomic<uint64_t> number_{0};
   bool closing_ = false;
 };

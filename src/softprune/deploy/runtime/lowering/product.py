@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from softprune.deploy.runtime.builder import Array, Builder
 from softprune.deploy.runtime.graph import Op
+from softprune.deploy.runtime.linear import LinearSite
 from softprune.deploy.runtime.lowering.convolution import lower_conv, lower_linear_rows
 from softprune.deploy.runtime.lowering.elementwise import (
     ADD,
@@ -20,18 +19,14 @@ from softprune.deploy.runtime.lowering.elementwise import (
     map_record,
 )
 from softprune.deploy.runtime.lowering.reduction import add_softmax
-from softprune.deploy.runtime.records import Base, Linear, Matmul
+from softprune.deploy.runtime.records import Matmul
 from softprune.deploy.runtime.shape import Shape
-from softprune.deploy.runtime.site import BOUNDS, DENSE_FROM
+from softprune.deploy.runtime.site import BOUNDS
 from softprune.deploy.runtime.tensorfile import product
 from softprune.deploy.runtime.weight import Weight
 
 # From so many rows on, rows are the lanes.
 MANY_ROWS = 8
-# With a smaller share of nonzeros than this they are looked up one by one.
-INDEX_BELOW = 0.1
-# So many weights, a megabyte, stay in the second-level cache.
-SMALL = 1 << 18
 
 
 def _matrix(b: Builder, path: str, array: Array) -> Array:
@@ -97,10 +92,17 @@ def _linear(b: Builder, job: Job) -> Array:
     out = b.arena.contiguous(job.shape)
     added = None if job.added is None else _matrix(b, op.path, job.added)
     flat = out.reshape(job.rows, job.shape[-1])
-    record, keep = _few_rows(b, op, matrix, flat, added, job.weight)
-    b.program.add(op.path, "linear", record, keep, cost=job.rows * job.weight.count())
-    b.program.steps[-1].nonzeros = job.weight.count()
     activation = op.fields.get("activation")
+    site = LinearSite(
+        b.library.facts,
+        job.weight,
+        b.vector(op.fields.get("bias"), job.shape[-1]),
+        BOUNDS.get(activation, BOUNDS[None]),
+        (matrix, b.arena.base(matrix)),
+        (flat, b.arena.base(flat)),
+        None if added is None else (added, b.arena.base(added)),
+    )
+    b.program.add_site(op.path, "linear", site)
     if activation not in BOUNDS:
         activate(b, op.path, out, str(activation))
     return out
@@ -117,53 +119,6 @@ def _merge_rows(b: Builder, path: str, array: Array) -> Array:
         mine = b.temporary(array.shape)
         copy(b, path, mine, array)
         return mine.reshape(shape)
-
-
-def _kind(nonzeros: int, size: int, *, expands: bool) -> str:
-    """The way to compute a linear layer with few rows.
-
-    A nonzero by its index takes about as long as eight to ten weights of a dense row or of a row of masks; masks take
-    less memory than dense weights and, once these do not fit into a cache, less time.
-    """
-    if nonzeros < INDEX_BELOW * size:
-        return "index"
-    if nonzeros > DENSE_FROM * 2 * size or size <= SMALL:
-        return "dense"
-    if expands:
-        return "masks"
-    return "index" if nonzeros < 2 * INDEX_BELOW * size else "dense"
-
-
-def _few_rows(
-    b: Builder, op: Op, source: Array, out: Array, added: Array | None, weight: Weight
-) -> tuple[Linear, list[NDArray[Any]]]:
-    outputs, inputs = weight.shape
-    bias = b.vector(op.fields.get("bias"), outputs)
-    low, high = BOUNDS.get(op.fields.get("activation"), BOUNDS[None])
-    record = Linear(rows=source.shape[0], inputs=inputs, outputs=outputs, low=low, high=high)
-    record.out, record.input = b.arena.base(out), b.arena.base(source)
-    record.residual = Base(None, -1) if added is None else b.arena.base(added)
-    record.out_row, record.in_row = out.strides[0] // 4, source.strides[0] // 4
-    record.residual_row = 0 if added is None else added.strides[0] // 4
-    record.bias = bias.ctypes.data
-    places, values = weight.nonzeros()
-    kind = _kind(len(places), outputs * inputs, expands=b.library.facts.expands)
-    if kind == "dense":
-        dense = np.ascontiguousarray(weight.dense())
-        record.values, record.kind = dense.ctypes.data, 0
-        return record, [bias, dense]
-    row, column = places // inputs, (places % inputs).astype(np.int32)
-    start = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=outputs))]).astype(np.int32)
-    values = np.append(values, np.zeros(16, np.float32))
-    record.values, record.start, record.kind = values.ctypes.data, start.ctypes.data, 1
-    if kind == "index":
-        record.index = column.ctypes.data
-        return record, [bias, values, start, column]
-    bits = np.zeros((outputs, -(-inputs // 16) * 16), bool)
-    bits[row, column] = True
-    masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")
-    record.masks, record.kind = masks.ctypes.data, 2
-    return record, [bias, values, start, masks]
 
 
 def add_matmul(b: Builder, path: str, out: Array, left: Array, right: Array, scale: float = 1.0) -> None:

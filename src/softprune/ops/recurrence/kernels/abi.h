@@ -4,33 +4,39 @@
 
 namespace spr {
 
-// All arrays are float32 and contiguous; h = hidden, n = samples, t = steps. A null pointer stands for zeros.
+// All arrays are float32 and contiguous; n = samples, t = steps, d = features, h = hidden, p = pitch(h).
 struct Call {
-  int64_t samples, steps, hidden;
+  int64_t samples, steps, features, hidden;
   int32_t gate, update;  // curves, see curve.h
   float zeta, nu;        // after their sigmoid
+  const float* x;        // [n, t, d]
+  const float* w;        // [h, d]
   const float* u;        // [h, h]
-  const float* gate_bias;
-  const float* update_bias;
-  const float* start;    // [n, h], the state before the first step; may be null
-  float* pre;            // [n, t, h]; forward: W x in, W x + U h out. Backward: only read
+  const float* biases;   // [2, h], of the gate and of the update
+  const float* start;    // [n, h], the state before the first step; null for zeros
   float* states;         // [n, t, h]; forward: out. Backward: only read
+  float* sums;           // n t p numbers, W x + U h in an order of our own; forward: out, unless null. Backward: read
   // Backward only.
   const float* grad_states;  // [n, t, h]; may be null
   const float* grad_last;    // [n, h]; may be null
-  float* grad_pre;           // [n, t, h], out
+  float* grad_x;             // [n, t, d], out, unless null
+  float* grad_w;             // [h, d], out
+  float* grad_u;             // [h, h], out
+  float* grad_biases;        // [2, h], out
+  float* grad_scales;        // [2], of zeta and nu, out
   float* grad_start;         // [n, h], out
-  float* grad_small;         // [groups, 4, h], out: gate bias, update bias, zeta, nu
 };
 
-// Samples that run through the steps together; fixed, so that no sum depends on the number of threads.
-constexpr int kGroup = 4;
-
-using Run = void (*)(const Call&, int64_t first_group, int64_t last_group);
+// Runs `work(context, i)` for every i below `count`, on as many threads as there are.
+struct Team {
+  int64_t threads;
+  void run(int64_t count, void (*work)(void* context, int64_t index), void* context) const;
+};
 
 struct Table {
   const char* name;
-  Run forward, backward;
+  void (*forward)(const Call&, const Team&);
+  void (*backward)(const Call&, const Team&);
 };
 
 extern const Table kPortable, kAvx2, kAvx512;

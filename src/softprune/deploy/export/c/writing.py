@@ -1,0 +1,129 @@
+"""export_c: from a FastGRNN classifier to C99 source."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from softprune.deploy.export.c.files import CFiles, write_together
+from softprune.deploy.export.c.float_program import float_program
+from softprune.deploy.export.c.identifier import check_identifier
+from softprune.deploy.export.c.integer_program import integer_program
+from softprune.deploy.export.c.literal import float_literal
+from softprune.deploy.export.c.network import Floats, plain_classifier, read_network
+from softprune.deploy.export.c.normalisation import Normalisation, read_normalisation
+from softprune.deploy.export.c.program import Constant, arrays, filled
+from softprune.deploy.export.c.quantisation import quantised
+from softprune.nn import FastGRNNClassifier
+
+# How far a score may be from PyTorch's, relative to the largest one or to 1: float32 rounds in another order.
+TOLERANCE = 2e-5
+
+
+def export_c(
+    model: nn.Module,
+    folder: str | os.PathLike[str],
+    *,
+    example: Tensor,
+    int8: bool = False,
+    name: str = "fastgrnn",
+    normalisation: tuple[ArrayLike, ArrayLike] | None = None,
+) -> CFiles:
+    """Write a FastGRNN classifier as C99 source without dependencies, with a program that checks it.
+
+    ``NAME.h`` and ``NAME.c`` use no memory but the state that the caller gives them; ``NAME_main.c`` runs the first
+    example window and returns 1 if a score is not what it should be. The same model gives the same bytes.
+
+    Args:
+        model: a baked `FastGRNNClassifier` of any rank; left as it is.
+        folder: for the three files; made if it is not there.
+        example: windows [n, steps, features], float32, as the model takes them. The first is the one that is checked.
+            With ``int8`` the ranges of integers are measured on all of them: take some hundred of training data.
+        int8: weights of 8 bits and integer arithmetic.
+        name: what the files and all their names begin with.
+        normalisation: mean and deviation of the features, [features] or [steps, features] each: then the program takes
+            raw values and normalises them itself.
+
+    Returns:
+        The files and the memory that they need.
+
+    Raises:
+        ValueError: if the model is managed, parametrized, no FastGRNN classifier or not finite, if the name is no
+            C identifier, or if the example or the normalisation does not fit; nothing is written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     files = export_c(FastGRNNClassifier(9, 8, classes=2), f"{folder}/c", example=torch.zeros(1, 16, 9))
+        ...     files.source.name, files.constant_bytes, files.state_bytes
+        ('fastgrnn.c', 680, 64)
+    """
+    check_identifier(name)
+    classifier = plain_classifier(model)
+    network = read_network(classifier)
+    windows = _checked(example, network.features)
+    steps = windows.shape[1]
+    found = read_normalisation(normalisation, steps=steps, features=network.features)
+    raw = windows.numpy() if found is None else found.undone(windows.numpy())
+    scores = _scores(classifier, raw[:1], found)
+    if int8:
+        integers = quantised(classifier, windows, normalisation=found)
+        program = integer_program(network, integers, name, steps=steps)
+        golden = [Constant("expected", integers.scores(raw[:1]), "int32_t"), Constant("in_float", scores)]
+    else:
+        program = float_program(network, name, steps=steps, normalisation=found)
+        golden = [Constant("expected", scores)]
+    main = _main(name, [Constant("window", raw[0]), *golden], scores, int8=int8)
+    texts = {f"{name}.h": program.header, f"{name}.c": program.source, f"{name}_main.c": main}
+    header, source, checker = _written(Path(folder), texts)
+    return CFiles(
+        header, source, checker, program.constant_bytes, program.state_bytes,
+        shape=(steps, network.features), classes=network.classes, int8=int8,
+    )  # fmt: skip
+
+
+def _checked(example: Tensor, features: int) -> Tensor:
+    if not isinstance(example, Tensor) or example.dtype != torch.float32 or example.ndim != 3:
+        found = f"{example.dtype} {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
+        raise ValueError(f"the example must be float32 windows [n, steps, features]; got {found}")
+    if 0 in example.shape or example.shape[2] != features:
+        raise ValueError(
+            f"the example has shape {tuple(example.shape)}; the model takes at least one window [1, steps, {features}]"
+        )
+    if not torch.isfinite(example).all():
+        raise ValueError("the example has values that are not finite")
+    return example.detach().cpu().contiguous()
+
+
+@torch.no_grad()
+def _scores(classifier: FastGRNNClassifier, raw: Floats, normalisation: Normalisation | None) -> Floats:
+    """What PyTorch gives for the values that the program computes with, in double precision."""
+    values = raw if normalisation is None else normalisation(raw)
+    single = classifier(torch.from_numpy(values))
+    scores = classifier.double()(torch.from_numpy(values).double()).float().numpy()
+    classifier.float()
+    if not np.isfinite(scores).all() or not torch.isfinite(single).all():
+        raise ValueError("the scores of the example are not finite: its values or the weights are too large")
+    return scores
+
+
+def _main(name: str, constants: list[Constant], scores: Floats, *, int8: bool) -> str:
+    marks = {
+        "name": name,
+        "NAME": name.upper(),
+        "ARRAYS": arrays(constants),
+        "TOLERANCE": float_literal(TOLERANCE * max(1.0, float(np.abs(scores).max()))),
+    }
+    return filled("integer_main.c" if int8 else "float_main.c", marks)
+
+
+def _written(folder: Path, texts: dict[str, str]) -> list[Path]:
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: name a folder")
+    write_together(folder, texts)
+    return [folder / name for name in texts]

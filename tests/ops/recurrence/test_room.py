@@ -1,0 +1,42 @@
+"""Memory that is used again, and only once nobody needs it."""
+
+import gc
+
+import torch
+
+from softprune.ops.recurrence import room as module
+from softprune.ops.recurrence.room import KEPT, LINE, room
+
+
+def test_memory_is_used_again_once_its_tensor_is_gone():
+    module._waiting.clear()
+    first = room(300, 5)
+    address, view = first.data_ptr(), first[1:]
+    del first
+    other = room(300, 5)
+    assert other.data_ptr() != address  # a view still needs it
+    del view
+    gc.collect()
+    assert room(300, 5).data_ptr() == address
+
+
+def test_only_memory_of_about_the_size_is_taken():
+    module._waiting.clear()
+    address = room(1000).data_ptr()
+    assert room(100).data_ptr() != address
+    assert room(1001).data_ptr() != address
+    assert room(600).data_ptr() == address
+
+
+def test_tensors_begin_with_a_cache_line_and_few_arrays_wait():
+    module._waiting.clear()
+    made = [room(7, size) for size in range(1, 12)]
+    assert all(tensor.data_ptr() % (4 * LINE) == 0 for tensor in made)
+    assert all(tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in made)
+    del made
+    gc.collect()
+    assert len(module._waiting) <= KEPT
+
+
+def test_no_numbers_need_no_memory():
+    assert room(0, 3).shape == (0, 3)
