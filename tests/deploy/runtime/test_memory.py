@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 from spx_compare import sparse
 from spx_files import op, write_net
-from test_engine import block
+from test_engine import REST, block
 
 from softprune.deploy.runtime.engine import load
 from softprune.deploy.runtime.library import library
+from softprune.deploy.runtime.site import Site
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+SAME = {"stride": [1, 1], "dilation": [1, 1], "groups": 1}
 
 
 @pytest.mark.parametrize("name", ["mobilenetv1/str-89.01", pytest.param("resnet50/str-90.23", marks=pytest.mark.slow)])
@@ -49,6 +52,29 @@ def test_tables_of_choices_that_lost_are_gone(tmp_path: Path, monkeypatch: pytes
     measured, remembered = load(path, threads=1), load(path, threads=1)
     measured(np.zeros((1, 3, 23, 23), np.float32))
     assert remembered.memory().tables <= 1.2 * measured.memory().tables
+
+
+def test_all_layers_share_one_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 1 x 1 convolutions with so many inputs that a tile of them does not fit into the first-level cache.
+    monkeypatch.setenv("SOFTPRUNE_CACHE", str(tmp_path / "cache"))
+    widths = (256, 96, 320, 192)
+    weights = {
+        f"w{i}": sparse(np.random.default_rng(i), (outputs, inputs, 1, 1), 0.2)
+        for i, (inputs, outputs) in enumerate(itertools.pairwise(widths))
+    }
+    ops = [
+        op("conv2d", [f"v{i}"], f"v{i + 1}", weight=f"w{i}", padding=[0, 0], **SAME, **REST)
+        for i in range(len(weights))
+    ]
+    path = write_net(tmp_path / "net.spx", {"v0": (256, 14, 14)}, ops, weights)
+    for tune in (False, True):
+        engine = load(path, threads=1, tune=tune)
+        steps = [step for step in engine.plan(1).program.steps if step.choice is not None and step.choice.blocks > 1]
+        if not tune:
+            assert len(steps) > 1
+        sizes = [step.site.scratch_size(step.choice) for step in steps if isinstance(step.site, Site)]
+        own = {step.keep[-1].ctypes.data: step.keep[-1].size for step in steps}
+        assert len(own) <= 1 and set(own.values()) <= {max(sizes, default=0)}
 
 
 def test_the_reference_keeps_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

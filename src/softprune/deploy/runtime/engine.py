@@ -116,6 +116,7 @@ class Engine:
             builder = build(self.model, self._kernels, batch=batch, threads=self.threads)
             if self._tune:
                 self._tuned(builder.program, batch)
+            builder.program.share_scratch()
             self._plans[batch] = Plan(self._kernels, self.team, builder.program)
             self._arenas[batch] = builder.arena
         return self._plans[batch]

@@ -87,6 +87,19 @@ class Program:
         step = Step(path, what, record, keep, site.nonzeros, site.macs, site, choice)
         self.steps.append(step)
 
+    def share_scratch(self) -> None:
+        """Let all convolutions use the same scratch, no larger than their present choices need.
+
+        It grows while choices are tried, and those that asked early hold a smaller one of their own.
+        """
+        users = []
+        for step in self.steps:
+            if isinstance(step.site, Site) and step.choice is not None and step.choice.blocks > 1:
+                step.site.scratch.forget()
+                users.append((step.site.scratch_size(step.choice), step, step.choice))
+        for _, step, choice in sorted(users, key=lambda user: -user[0]):
+            step.choose(choice)
+
 
 class Team:
     """Threads of the kernels."""

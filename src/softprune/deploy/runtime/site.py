@@ -42,6 +42,10 @@ class Scratch:
             self._array = self._library.zeros(count)
         return self._array
 
+    def forget(self) -> None:
+        """Begin anew; those that use it ask again."""
+        self._array = self._library.zeros(0)
+
 
 @dataclass
 class Site:
@@ -101,13 +105,23 @@ class Site:
             return record, [*keep, taps, weights]
         stream, start, channel = self._once(f"sparse{choice.blocks}", lambda: self._sparse(choice.blocks))
         sets = {1: 4, 2: 4, 3: 2, 4: 2}.get(choice.vectors, 1)
-        size = self.out.shape[1] * choice.vectors * self.facts.width if choice.blocks > 1 else 0
-        scratch = self.scratch.at_least(size * self.threads)
         record = Sparse(
             walk, address(stream), address(start), address(channel), sets, int(choice.shifted), choice.blocks
         )
-        record.scratch, record.scratch_stride = address(scratch), size
-        return record, [*keep, stream, start, channel, scratch]
+        keep += [stream, start, channel]
+        if choice.blocks > 1:
+            scratch = self.scratch.at_least(self.scratch_size(choice))
+            record.scratch, record.scratch_stride = address(scratch), self._sums(choice)
+            keep.append(scratch)
+        return record, keep
+
+    def scratch_size(self, choice: Choice) -> int:
+        """Floats of scratch that a choice needs."""
+        return self._sums(choice) * self.threads if choice.blocks > 1 else 0
+
+    def _sums(self, choice: Choice) -> int:
+        """Sums that one thread keeps from one block of input channels to the next."""
+        return self.out.shape[1] * choice.vectors * self.facts.width
 
     def keep_only(self, choice: Choice) -> None:
         """Forget the tables of other choices."""
