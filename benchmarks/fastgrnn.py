@@ -14,9 +14,8 @@ Other load on the machine only ever adds time, so a variant is judged by the mea
 Printed: milliseconds, and how many times faster fused is, with a 95 % bootstrap interval. Everything is compiled before
 the first race. Figures of other sizes and other numbers of threads stay in the file. Run:
 
+    python benchmarks/fastgrnn.py --threads 2 --rounds 40 --compile --out benchmarks/results/fastgrnn.json
     python benchmarks/fastgrnn.py --threads 1 --rounds 40 --out benchmarks/results/fastgrnn.json
-    python benchmarks/fastgrnn.py --threads 2 --rounds 40 --out benchmarks/results/fastgrnn.json
-    python benchmarks/fastgrnn.py --threads 2 --rounds 40 --compile --only har2 --out benchmarks/results/fastgrnn.json
 """
 
 from __future__ import annotations

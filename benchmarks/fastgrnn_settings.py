@@ -43,12 +43,11 @@ FIRST = {
 TRIED: dict[str, list[tuple[str, ...]]] = {
     "har2": [
         (),
-        ("ema=0.999",),
         ("label_smoothing=0.1",),
         ("optimizer.weight_decay=1e-3",),
         ("data.shift=10",),
         ("optimizer.lr=0.05",),
-        ("data.rotate=null",),
+        ("data.rotate=0",),
         ("clip_norm=0.2",),
     ],
     "google12": [
@@ -57,7 +56,7 @@ TRIED: dict[str, list[tuple[str, ...]]] = {
         ("optimizer.lr=0.05", "clip_norm=2"),
         ("optimizer={name: adam, lr: 0.003}",),
         ("clip_norm=4",),
-        ("data.shift=null",),
+        ("data.shift=0",),
     ],
 }
 
