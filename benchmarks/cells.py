@@ -34,6 +34,12 @@ class Cell(Protocol):
         """The cell that has to be there first."""
 
 
+class Alone:
+    """A cell that no other has to be there for."""
+
+    rests_on = None
+
+
 SomeCell = TypeVar("SomeCell", bound=Cell)
 
 
@@ -184,8 +190,12 @@ def spread_text(value: dict[str, Any], unit: float = 1.0) -> str:
 def gap_text(value: dict[str, Any] | None) -> str:
     if value is None:
         return ""
-    half = " (one seed)" if value["half"] is None else f" ± {value['half']:.2f} ({value['seeds']} seeds)"
-    return f"{value['mean']:+.2f}{half}"
+    half = "" if value["half"] is None else f" ± {value['half']:.2f}"
+    return f"{value['mean']:+.2f}{half} ({seeds_text(value['seeds'])})"
+
+
+def seeds_text(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

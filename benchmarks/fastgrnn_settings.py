@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cells import add_options, markdown, read_result, spread, train_into, work, write
+from cells import Alone, add_options, markdown, read_result, spread, train_into, work, write
 from fastgrnn_table import TITLES, changes
 
 RECIPES = {"har2": "9x8", "google12": "9x24"}
@@ -62,7 +62,7 @@ TRIED: dict[str, list[tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Alone):
     """One short run."""
 
     data: str
@@ -74,10 +74,6 @@ class Cell:
     def name(self) -> str:
         setting = re.sub(r"[^\w.=]+", "-", ",".join(self.setting)) or "first"
         return f"{self.data}-{setting}-{self.kind}-fold{self.fold}"
-
-    @property
-    def rests_on(self) -> None:
-        return None
 
 
 def cells() -> list[Cell]:

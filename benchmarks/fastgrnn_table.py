@@ -21,7 +21,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cells import add_options, gap_text, markdown, paired, read_result, spread, spread_text, train_into, work, write
+from cells import (
+    Alone,
+    add_options,
+    gap_text,
+    markdown,
+    paired,
+    read_result,
+    seeds_text,
+    spread,
+    spread_text,
+    train_into,
+    work,
+    write,
+)
 
 from softprune.nn.low_rank import stored_weights
 
@@ -42,7 +55,7 @@ MINUTES = {"har2": 3, "google12": 9}
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Alone):
     """One run; no pair is full rank."""
 
     data: str
@@ -57,10 +70,6 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.data}-{self.row}-seed{self.seed}"
-
-    @property
-    def rests_on(self) -> None:
-        return None
 
 
 def cells() -> list[Cell]:
@@ -138,13 +147,9 @@ def goals(data: str, rows: list[dict[str, Any]]) -> list[str]:
             verdict = "beaten" if mean > FASTGRNN_HAR2 else "not beaten"
             lines.append(
                 f"FastGRNN's own {FASTGRNN_HAR2}, {words}: {verdict}, with {mean:.2f} at {_pair(top['pair'])} "
-                f"({_seeds(len(top['runs']['str']))})."
+                f"({seeds_text(len(top['runs']['str']))})."
             )
     return lines
-
-
-def _seeds(count: int) -> str:
-    return "one seed" if count == 1 else f"{count} seeds"
 
 
 def _pair(pair: list[int] | None) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cells import add_options, markdown, paired, read_result, spread, spread_text, work, write
+from cells import Alone, add_options, markdown, paired, read_result, spread, spread_text, work, write
 from racing import fastest, race
 from torch import Tensor, nn
 
@@ -40,7 +40,7 @@ ROUNDS = 100
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Alone):
     """One training.
 
     Args:
@@ -56,10 +56,6 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.method.replace(' ', '-')}-{100 * self.level:g}-seed{self.seed}"
-
-    @property
-    def rests_on(self) -> None:
-        return None
 
 
 def cells() -> list[Cell]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from cells import add_options, markdown, read_result, spread, spread_text, write
+from cells import Alone, add_options, markdown, read_result, spread, spread_text, write
 from fashion import COMMON, work
 from torch import nn
 
@@ -48,7 +48,7 @@ def headed() -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Alone):
     """One run."""
 
     goal: str
@@ -58,10 +58,6 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.goal}-{100 * self.level:g}-seed{self.seed}"
-
-    @property
-    def rests_on(self) -> None:
-        return None
 
     def overrides(self, runs: Path) -> list[str]:
         return [*NETWORK, *COMMON, "method=str", f"goal={{{self.goal}: {self.wanted(runs)}}}", f"seed={self.seed}"]

@@ -20,7 +20,7 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,23 @@ def images(name: str, batch: int) -> Tensor:
 
 
 @torch.no_grad()
-def network(name: str, way: str, level: float) -> nn.Module:
-    """A network with dead channels."""
-    torch.manual_seed(0)
-    model = build(name)
+def measured_norms(model: nn.Module, draw: Callable[[], Tensor]) -> list[nn.BatchNorm2d]:
+    """The batch norms of a network, with scales and shifts at random and the statistics of these images."""
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     for norm in norms:
         norm.momentum = 1.0
         norm.weight.uniform_(0.5, 1.5)
         norm.bias.uniform_(-0.5, 0.5)
-    model.train()(images(name, 4))
+    model.train()(draw())
+    return norms
+
+
+@torch.no_grad()
+def network(name: str, way: str, level: float) -> nn.Module:
+    """A network with dead channels."""
+    torch.manual_seed(0)
+    model = build(name)
+    norms = measured_norms(model, lambda: images(name, 4))
     dead: dict[int, Tensor] = {}
     for norm in norms:
         width = norm.num_features

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import torch_pruning as tp
 from cells import markdown, write
+from shrinking import measured_norms
 from torch import Tensor, nn
 
 import softprune
@@ -62,13 +63,7 @@ def network(name: str, kind: str) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
     build_it, shape = MADE[name]
     model, x = build_it(), torch.randn(4, *shape[1:])
-    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
-    for norm in norms:
-        norm.momentum = 1.0
-        norm.weight.uniform_(0.5, 1.5)
-        norm.bias.uniform_(-0.5, 0.5)
-    model.train()(x)
-    for norm in norms:
+    for norm in measured_norms(model, lambda: x):
         dead = torch.randperm(norm.num_features, generator=torch.Generator().manual_seed(norm.num_features))
         dead = dead[: round(LEVEL * norm.num_features)]
         norm.weight[dead] = 0.0
