@@ -11,7 +11,7 @@ from softprune.cli import bench, budget, compare, export, methods, model, paper,
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
-    help="Learn sparse networks with trainable thresholds, and read, compare and reuse the budgets they find.",
+    help="Learn sparse networks with trainable thresholds, compare and reuse the budgets they find, and run them fast.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -35,7 +35,7 @@ def accuracy(runs: Sequence[Run]) -> Chart:
     return Chart(
         name="accuracy",
         title="Accuracy",
-        caption="Share of the test images that are classified correctly, after every evaluated epoch.",
+        caption="Share of the test samples that are classified correctly, after every evaluated epoch.",
         x=EPOCHS,
         y=Axis("test accuracy", percent=True),
         series=tuple(_series(name, _by_epoch(run.epochs, "accuracy")) for run, name in named(runs, "accuracy")),

@@ -97,7 +97,7 @@ def run_table(runs: Sequence[Run]) -> Table:
         Column("method"),
         Column("goal"),
         Column("seed", "count"),
-        Column("accuracy", "percent", "on the test images, after the last evaluated epoch"),
+        Column("accuracy", "percent", "on the test samples, after the last evaluated epoch"),
         Column("sparsity", "percent", f"share of all managed {what} that are zero"),
         Column(f"{what} left", "count"),
         *((Column("parameters stored", "count", "of the whole network, without what is zero"),) if stored else ()),
