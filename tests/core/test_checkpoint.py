@@ -268,7 +268,8 @@ def _rewrite(folder, change_header=None, change_tensors=None):
         change_tensors(tensors)
         write_state(path, tensors, header)
         return
-    save_file(tensors, path, metadata={**metadata, "softprune": text})
+    # As a release wrote it that had no digest of the facts; with one, any change is noticed by that.
+    save_file(tensors, path, metadata={"crc32": metadata["crc32"], "softprune": text})
 
 
 @pytest.mark.parametrize(

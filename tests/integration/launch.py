@@ -19,7 +19,7 @@ SEVERAL_PROCESSES = [
 ]
 
 
-def torchrun(processes, *words):
+def torchrun(processes, *words, check=True):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes, *words]
     done = subprocess.run(
         [str(word) for word in command],
@@ -29,7 +29,7 @@ def torchrun(processes, *words):
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0 or not check, done.stderr[-4000:]
     return done
 
 

@@ -79,3 +79,15 @@ def test_settings_out_of_range_are_refused(wrong, message):
 def test_no_total_is_refused():
     with pytest.raises(ValueError, match="ACDC prunes to a total and got none"):
         softprune.sparsify(layer([1.0, 2.0]), ACDC())
+
+
+def test_the_ends_of_the_phases():
+    # Quarters of warm-up and end; between them slots of a sixth: compressed, then dense for two.
+    alternate = Alternation(0.25, 0.25, 1)
+    assert [alternate(p) for p in (0.0, 0.24, 0.25, 0.41, 0.42, 0.74, 0.75, 1.0)] == [0, 0, 1, 1, 0, 0, 1, 1]
+
+
+def test_phases_of_one_step_each_fit():
+    sparsifier, _ = begun(layer([1.0, 2.0]), ACDC(warmup=0.25, final=0.25, phases=1), steps=6, goal=Params(1))
+    assert sparsifier.total_steps == 6
+    assert ACDC(warmup=0.0).warmup == 0.0

@@ -140,3 +140,7 @@ def test_it_is_plain_data():
 def test_wrong_fields_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         AutoSparse(**fields)
+
+
+def test_whole_weights_are_read_only_for_a_floor():
+    assert AutoSparse().reads_weights is False and AutoSparse(min_keep=1).reads_weights is True

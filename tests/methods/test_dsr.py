@@ -3,6 +3,7 @@
 import pytest
 import torch
 from on_paper import begun, layer, mask, push, raw, set_mask
+from torch.optim import SGD
 
 import softprune
 from softprune import Budget, Flops, Params, Sparsity, constant
@@ -110,3 +111,41 @@ def test_a_state_is_not_changed_by_training_on():
     for _ in range(3):
         push(sparsifier, optimizer, ZEROS, ZEROS)
     assert state["memories"] == [before] and sparsifier.variants.memories != [before]
+
+
+@pytest.mark.parametrize(
+    ("settings", "moves"),
+    [
+        ({"every": 2, "end": 0.8}, [2, 4, 6, 8, 12, 16, 24, 32]),  # every 2, 4, 8 and 16 steps; the end is included
+        ({"every": 5, "end": 1.0}, [5, 10, 20, 40]),  # the last step belongs to the fourth quarter
+    ],
+    ids=str,
+)
+def test_the_steps_at_which_weights_move(settings, moves):
+    # Never as many as all weights can go, so H is doubled at every move.
+    sparsifier, optimizer = two_layers(moves=1.0, **settings)
+    seen, changed = None, []
+    for step in range(1, 41):
+        push(sparsifier, optimizer, ZEROS, ZEROS)
+        now = sparsifier.variants.memories[0].get("threshold")
+        changed += [step] if now != seen else []
+        seen = now
+    assert changed == moves
+
+
+def test_what_went_and_what_is_new_has_no_momentum():
+    model = layer([0.1, -0.2, 0.3, 0.9, 0.5, 0.5])
+    optimizer = SGD(model.parameters(), lr=0.0, momentum=0.9)
+    method = DSR(every=1, threshold=0.25)
+    sparsifier, _ = begun(model, method, steps=40, optimizer=optimizer, budget=Budget({"0.weight": 4 / 6}))
+    set_mask(sparsifier, 0, [1, 1, 1, 1, 0, 0])
+    push(sparsifier, optimizer, [1.0] * 6)
+    # The first two go, and both empty places are filled.
+    assert mask(sparsifier) == [0, 0, 1, 1, 1, 1]
+    assert optimizer.state[sparsifier.targets[0].raw]["momentum_buffer"].tolist() == [[0.0, 0.0, 1.0, 1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"end": 0.0}, {"threshold": float("inf")}], ids=str)
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        DSR(**wrong)

@@ -105,3 +105,17 @@ def test_no_total_is_refused():
     with pytest.raises(ValueError, match="Feather prunes to a total and got none"):
         softprune.sparsify(layer([1.0, 2.0]), Feather())
     assert Feather().accepts == ("goal", "budget") and Sparsity(0.5).kept(2) == 1
+
+
+def test_the_ends_of_the_range_of_powers():
+    assert [Feather(power=power).power for power in (1.0, 64.0)] == [1.0, 64.0]
+    for power in (0.99, 64.5, True):
+        with pytest.raises(ValueError, match="power is a number from 1 to 64"):
+            Feather(power=power)
+
+
+def test_what_lives_is_not_lost_to_rounding():
+    # The least number of float16, shrunk by six tenths of it, would round to 0.
+    least = 2.0**-24
+    w = torch.tensor([least, -least], dtype=torch.float16)
+    assert power_shrink(w, torch.tensor([0.6 * least]), 1.0).sign().tolist() == [1.0, -1.0]

@@ -251,3 +251,8 @@ def test_what_cannot_work_is_refused_before_the_first_step():
         softprune.sparsify(network(), IMP())
     with pytest.raises(ValueError, match="5 rounds do not fit into 4 steps"):
         Training(IMP(), total=4)
+
+
+def test_later_rounds_leave_out_of_the_learning_rate_what_is_before_the_rewinding_point():
+    assert IMP(rewind="weights", rewind_at=0.25).restart_at == 0.25
+    assert IMP(rewind="rate", rewind_at=0.25).restart_at == 0.0

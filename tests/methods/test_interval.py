@@ -49,3 +49,10 @@ def test_masks_that_would_be_made_once_at_the_end_are_refused(method):
     sparsifier = softprune.sparsify(model, method, goal=softprune.Sparsity(0.5))
     with pytest.raises(ValueError, match=r"every 11 steps, but the training has 10: lower every"):
         sparsifier.attach(torch.optim.SGD(model.parameters(), lr=0.1), total_steps=10)
+
+
+def test_an_interval_as_long_as_the_training_fits():
+    sparsifier, _ = begun(layer([1.0, 2.0]), DPF(every=10), steps=10, budget=Budget({"0.weight": 0.5}))
+    assert sparsifier.total_steps == 10
+    with pytest.raises(ValueError, match="every 11 steps, but the training has 10"):
+        begun(layer([1.0, 2.0]), DPF(every=11), steps=10, budget=Budget({"0.weight": 0.5}))

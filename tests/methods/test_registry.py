@@ -91,3 +91,21 @@ def test_names_are_unique_and_methods_registered():
 
     with pytest.raises(ValueError, match="Unregistered is not registered"):
         to_config(Unregistered())
+
+
+def test_a_method_is_known_once_it_is_registered(monkeypatch):
+    monkeypatch.setattr("softprune.methods.registry._METHODS", {})
+    assert register("again")(KeepZeros) is KeepZeros
+    assert method_names() == ["again"] and from_config({"method": "again"}) == KeepZeros()
+
+
+def test_what_a_file_leaves_out_is_the_default():
+    assert from_config({"method": "str", "g": {"g": "exp"}}).g == Exp(1.0)
+    assert from_config({"method": "str", "backward": {"leak": 0.5}}).backward == Backward(0.5)
+    assert from_config({"method": "str", "backward": {"leak": 0.5, "until": 0.25}}).backward == Backward(0.5, 0.25)
+
+
+@pytest.mark.parametrize("value", [{"until": 0.5}, {"leak": 0.5, "after": 0.5}, {"k": 2.0}], ids=str)
+def test_values_that_are_no_part_of_a_method_are_refused(value):
+    with pytest.raises(ValueError, match="cannot read the value"):
+        from_config({"method": "str", "backward": value})

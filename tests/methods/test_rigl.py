@@ -109,3 +109,12 @@ def test_a_schedule_is_refused():
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         RigL(**wrong)
+
+
+def test_sizes_decide_whatever_the_signs_and_what_is_kept_is_not_grown_again():
+    on = torch.tensor([True, True, False, False])
+    # -2 stays and 0.1 goes; of the rest the last has the largest gradient.
+    grad = torch.tensor([1.0, 9.0, 3.0, -5.0])
+    assert exchange(torch.tensor([0.1, -2.0, 0.0, 0.0]), grad, on, 0.5).tolist() == [False, True, False, True]
+    # Without any gradient the first of the others joins, so that the number stays.
+    assert exchange(torch.tensor([3.0, 2.0, 0.0, 0.0]), torch.zeros(4), on, 0.5).tolist() == [True, True, False, False]

@@ -47,3 +47,8 @@ def test_the_sum_is_exact_and_no_room_is_exceeded(total, given_claims):
     got = share_out(total, by, room)
     assert sum(got.values()) == min(total, sum(room.values()))
     assert all(0 <= got[name] <= room[name] for name in by)
+
+
+def test_claims_below_one_count_as_they_are():
+    # 2.5 and 7.5: of equal remainders the first has the one that is left over.
+    assert share_out(10, {"a": 0.2, "b": 0.6}, {"a": 9, "b": 9}) == {"a": 3, "b": 7}

@@ -121,3 +121,39 @@ def test_bad_input_is_refused():
     for wrong in ({"rate": 0.0}, {"last_rate": 1.5}, {"every": -1}, {"end": 2}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SNFS(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "first", "second"),
+    [
+        # Sparsity 0.1 and important: ceil(0.1 * 9) = 1 goes. The other loses ceil(0.8 * 5) = 4.
+        ((5.0, 1.0), 1, 4),
+        # As dense but not important: ceil(0.8 * 9) = 8. An important one that is half empty loses its 4 all the same.
+        ((1.0, 5.0), 8, 4),
+    ],
+    ids=["important", "unimportant"],
+)
+def test_only_a_nearly_dense_tensor_that_is_important_is_spared(gradients, first, second):
+    model = layer([float(n) for n in range(1, 11)], [float(n) for n in range(1, 11)])
+    optimizer = SGD(model.parameters(), lr=0.0, momentum=0.9)
+    method, budget = SNFS(every=1, rate=0.8, last_rate=0.8), Budget({"0.weight": 0.9, "1.weight": 0.5})
+    sparsifier, _ = begun(model, method, optimizer=optimizer, budget=budget)
+    set_mask(sparsifier, 0, [1] * 9 + [0])
+    set_mask(sparsifier, 1, [1] * 5 + [0] * 5)
+    push(sparsifier, optimizer, *([g] * 10 for g in gradients))
+    # What went is 0, also where it was grown again.
+    assert raw(sparsifier, 0) == [0.0] * first + [float(n) for n in range(first + 1, 10)] + [0.0]
+    assert raw(sparsifier, 1) == [0.0] * second + [5.0] + [0.0] * 5
+
+
+def test_the_largest_weight_of_a_tensor_stays_at_any_rate():
+    sparsifier, optimizer = two_layers(rate=1.0, last_rate=1.0)
+    push(sparsifier, optimizer, [1.0] * 8, [1.0] * 8)
+    assert raw(sparsifier, 0) == pytest.approx([0, 0, 0, 0.9, 0, 0, 0, 0])
+    assert raw(sparsifier, 1) == pytest.approx([0, 0, 0, 1.1, 0, 0, 0, 0])
+
+
+def test_the_sign_of_adams_step_plays_no_part():
+    sparsifier, optimizer = two_layers(lambda p: Adam(p, lr=0.0, betas=(0.5, 0.75)))
+    push(sparsifier, optimizer, [0.0, 0.0, -1.0, 1.0, 0.0, -3.0, 0.0, 2.0], [0.0, 0.0, -1.0, 1.0, 0.0, -3.0, 0.0, 2.0])
+    assert mask(sparsifier, 0) == mask(sparsifier, 1) == [0, 0, 1, 1, 0, 1, 0, 1]

@@ -10,7 +10,7 @@ from softprune.core.bake import managed_targets
 from softprune.core.rule import Rule
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
-from softprune.ops import Exp, Sigmoid, Softplus, straight_through
+from softprune.ops import Exp, Sigmoid, Softplus, annealed, straight_through
 
 
 def net():
@@ -182,3 +182,20 @@ def test_bad_arguments(arguments, error, message):
 def test_methods_are_values(g):
     assert STR(g=g) == STR(g=g) and hash(STR(g=g)) == hash(STR(g=g))
     assert STR(g=g) != STR(g=g, min_keep=1)
+
+
+def test_whole_weights_are_read_only_for_a_floor():
+    assert STR().reads_weights is False and STR(min_keep=1).reads_weights is True
+
+
+def test_the_leak_falls_during_the_training():
+    model = nn.Linear(4, 2)
+    sparsifier = sparsify(model, STR(backward=annealed(0.8, until=0.5)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, weight_decay=1e-4)
+    sparsifier.attach(optimizer, total_steps=8)
+    leaks = []
+    for _ in range(5):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        leaks.append(float(sparsifier.targets[0].transform.leak))
+    assert leaks == pytest.approx([0.6, 0.4, 0.2, 0.0, 0.0])

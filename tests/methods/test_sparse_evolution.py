@@ -76,3 +76,21 @@ def test_freezing_the_support_keeps_what_was_just_grown(tmp_path):
     again, _ = evolved(seed=1)
     again.load(tmp_path)
     assert mask(again) == before
+
+
+def test_weights_that_are_zero_still_come_before_empty_places_and_new_ones_have_no_momentum():
+    model = layer([0.0, 0.0, 0.0, 0.7])
+    optimizer = SGD(model.parameters(), lr=0.0, momentum=0.9)
+    sparsifier, _ = begun(
+        model, SET(every=1, zeta=0.5), optimizer=optimizer, budget=Budget({"0.weight": 0.5})
+    )  # fmt: skip
+    set_mask(sparsifier, 0, [0, 0, 1, 1])
+    push(sparsifier, optimizer, [1.0, 1.0, 1.0, 1.0])
+    assert mask(sparsifier)[3] == 1 and sum(mask(sparsifier)) == 2
+    assert optimizer.state[sparsifier.targets[0].raw]["momentum_buffer"].tolist() == [[0.0, 0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"end": 1.5}, {"zeta": 0.0}], ids=str)
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SET(**wrong)

@@ -9,8 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from softprune.methods.transforms import HeldThreshold, Masked, SoftThreshold, SolvedThreshold
-from softprune.ops import Exp, Sigmoid, Softplus, straight_through
+from softprune.methods.transforms import (
+    HeldThreshold,
+    Masked,
+    MovingMask,
+    RisingThreshold,
+    SoftThreshold,
+    SolvedMask,
+    SolvedThreshold,
+)
+from softprune.ops import Backward, Exp, Sigmoid, Softplus, masked, straight_through
 
 ALL_G = [Sigmoid(), Exp(), Softplus(), Sigmoid(0.25), Exp(1e3), Softplus(1e-3)]
 
@@ -144,3 +152,72 @@ def test_rescaling_makes_up_for_the_size_and_leaves_the_gradient_alone():
     upstream = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     used.backward(upstream)
     assert torch.equal(w.grad, upstream)
+
+
+def test_what_is_assigned_to_a_held_tensor_is_what_the_network_uses():
+    held = HeldThreshold(torch.tensor([0.5]), kept=2)
+    assert held.raw_for(torch.tensor([1.0, -0.25, 0.0])).tolist() == [1.5, -0.75, 0.0]
+    wanted = torch.tensor([1.0, -0.25, 0.0, 3.0])
+    curved = HeldThreshold(torch.tensor([0.5]), kept=3, power=3.0)
+    # The third powers of 1 and 0.5 add up to 1.125.
+    assert float(curved.raw_for(wanted)[0]) == pytest.approx(1.125 ** (1 / 3))
+    torch.testing.assert_close(curved(curved.raw_for(wanted)), wanted)
+
+
+def test_masks_store_what_is_assigned():
+    w = torch.tensor([1.0, 2.0])
+    assert torch.equal(Masked(torch.tensor([True, False])).raw_for(w), w)
+    assert torch.equal(SolvedMask(w).raw_for(w), w)
+
+
+def test_a_held_threshold_that_keeps_all_is_zero():
+    held = HeldThreshold(torch.tensor([0.5]), kept=3)
+    held.settle_(torch.tensor([0.1, -0.9, 0.6]))
+    assert held.alpha.tolist() == [0.0]
+
+
+def test_the_floor_where_one_of_the_thresholds_is_zero():
+    transform = soft([[-3200.0], [5.0]])
+    w = torch.tensor([[0.0, 0.0], [0.5, -0.7]])
+    assert transform.keep_at_least_(w, 1)
+    assert (transform(w) != 0).tolist() == [[False, False], [False, True]]
+
+
+def test_a_threshold_of_zero_is_not_rescaled():
+    w = torch.tensor([[1e-4, -3e-4], [2e-4, 4e-4]])
+    transform = SolvedThreshold((1,), w, backward=straight_through, rescale=True)
+    assert torch.equal(transform(w), w)
+
+
+def test_a_rising_threshold_is_felt_as_far_as_it_has_risen():
+    w = torch.tensor([1.0, -3.0])
+    transform = RisingThreshold(w)
+    transform.alpha.fill_(2.0)
+    assert transform(w).tolist() == [1.0, -3.0] and transform.risen is False
+    transform.rise.fill_(0.25)
+    assert transform(w).tolist() == [0.5, -2.5] and transform.risen is False
+    transform.rise_()
+    assert transform(w).tolist() == [0.0, -1.0] and transform.risen is True
+
+
+@pytest.mark.parametrize(("mode", "pruned"), [(masked, 0.0), (Backward(0.5), 2.0), (straight_through, 4.0)])
+def test_a_solved_mask_leaks_that_much_gradient(mode, pruned):
+    w = torch.tensor([1.0, -3.0], requires_grad=True)
+    transform = SolvedMask(w, backward=mode)
+    transform.take_(torch.tensor([2.0]), torch.zeros(1), w.detach())
+    out = transform(w)
+    out.backward(torch.tensor([4.0, 8.0]))
+    assert out.tolist() == [0.0, -3.0] and w.grad.tolist() == [pruned, 8.0]
+
+
+@pytest.mark.parametrize(("dense", "pruned"), [(False, 0.0), (True, 4.0)])
+def test_a_moving_mask_uses_the_weights_as_they_are(dense, pruned):
+    w = torch.tensor([5.0, -3.0], requires_grad=True)
+    out = MovingMask(torch.tensor([False, True]), dense_grad=dense)(w)
+    out.backward(torch.tensor([4.0, 8.0]))
+    assert out.tolist() == [0.0, -3.0] and w.grad.tolist() == [pruned, 8.0]
+
+
+def test_a_cast_gives_the_transform_back():
+    transform = soft([0.0])
+    assert transform.half() is transform

@@ -238,3 +238,10 @@ def test_a_budget_is_refused():
 def test_wrong_fields_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         VD(**fields)
+
+
+def test_the_ends_of_the_ramp():
+    assert VD(begin=0.0).weight_at(0.0) == 0.0 and VD(saturate=1.0).weight_at(1.0) == 20.0
+    for begin, saturate in ((0.5, 0.5), (-0.1, 0.5), (0.5, 1.1)):
+        with pytest.raises(ValueError, match="begin comes before saturate"):
+            VD(begin=begin, saturate=saturate)

@@ -81,3 +81,37 @@ def test_the_properties_are_asked_for_where_the_function_is_used():
         Custom(f=square, f_inverse=square_inverse, s_low=-40.0)
     with pytest.raises(ValueError, match="s_low must be below s_high"):
         Custom(f=square, f_inverse=square_inverse, s_low=1.0, s_high=0.0)
+
+
+def test_the_scale_of_tensors_too_small_to_have_a_spread():
+    # The sample deviation of 1 and -1 is the root of 2; one weight has none.
+    assert Sigmoid(k="auto").resolve(torch.tensor([1.0, -1.0])).k == pytest.approx(4 * math.sqrt(2))
+    assert Sigmoid(k="auto").resolve(torch.tensor([3.0])).k == 1.0
+
+
+@pytest.mark.parametrize(
+    ("f", "f_inverse", "complaint"),
+    [
+        (lambda s: (s + 10) / 100, lambda a: 100 * a - 10, "^g is not positive at s = -20;"),
+        (lambda s: (s + 20) / 100, lambda a: 100 * a - 20, "^g is not positive at s = -20;"),
+        (lambda s: 0.1 + torch.sqrt(s + 20), lambda a: (a - 0.1) ** 2 - 20, "^g has no finite derivative at s = -20;"),
+        (lambda s: 0.1 + torch.relu(s + 10), lambda a: a - 10.1, "^g does not rise .* at s = -20;"),
+        # The slope is exactly 1 at s = -20 and smaller from there on.
+        (lambda s: 2 * torch.sqrt(s + 21) - 1, lambda a: ((a + 1) / 2) ** 2 - 21, r"^g'\(s\) = 1 at s = -20"),
+        (torch.exp, lambda a: torch.log(a) - 0.5, "^g is not undone by f_inverse"),
+    ],
+    ids=["negative", "zero", "steep", "flat", "slope of 1", "inverse too low"],
+)
+def test_the_property_that_fails_is_named_with_its_place(f, f_inverse, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Custom(f=f, f_inverse=f_inverse)
+
+
+def test_functions_that_just_have_the_properties_are_accepted():
+    # From 1 at s = -20 to 2 at s = 0: exactly half.
+    assert float(Custom(f=lambda s: 2 + s / 20, f_inverse=lambda a: 20 * (a - 2))(torch.zeros(1))) == 2.0
+    # An inverse may be off by a millionth of s.
+    nearly = Custom(f=torch.exp, f_inverse=lambda a: torch.log(a) * (1 + 5e-7))
+    assert float(nearly(torch.zeros(1))) == 1.0
+    with pytest.raises(ValueError, match="s_low must be below s_high"):
+        Custom(s_low=-1.0, s_high=-1.0)

@@ -292,3 +292,43 @@ def test_custom_g_has_the_same_gradients_as_the_built_in_one():
     ours = backward_of(lambda w, s: soft_threshold(w, s, own), w, s, upstream)
     theirs = backward_of(soft_threshold, w, s, upstream)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_threshold_of_zero_that_is_given_hears_all_weights():
+    # P = 1 * 1 - 2 * 1 + 4 * 1 = 3.
+    w, alpha = torch.tensor([1.0, -2.0, 3.0]), torch.zeros(1, requires_grad=True)
+    (shrink(w, alpha) * torch.tensor([1.0, 2.0, 4.0])).sum().backward()
+    assert alpha.grad.tolist() == [-3.0]
+
+
+@pytest.mark.parametrize("leak", [0.0, 0.5])
+@pytest.mark.parametrize("held", [False, True], ids=["number", "tensor"])
+def test_function_transforms_by_hand(leak, held):
+    def loss(w, alpha):
+        mode = {"leak": torch.tensor([leak])} if held else {"backward": Backward(leak)}
+        return (shrink(w, alpha, **mode) * torch.tensor([1.0, 2.0, 4.0, 8.0])).sum()
+
+    w = torch.tensor([-0.5, 0.25, 0.75, -1.0])
+    # A weight at the threshold does not live.
+    by_w, by_alpha = grad(loss, argnums=(0, 1))(w, torch.tensor([0.5]))
+    assert by_w.tolist() == [leak * 1.0, leak * 2.0, 4.0, 8.0] and by_alpha.tolist() == [4.0]
+    assert float(loss(w, torch.tensor([0.5]))) == float(vmap(loss, (0, None))(w[None], torch.tensor([0.5]))) == -3.0
+    # With a threshold of 0 all live, also one that is 0; with one of 1 none does.
+    assert grad(loss)(torch.zeros(4), torch.tensor([0.0])).tolist() == [1.0, 2.0, 4.0, 8.0]
+    assert grad(loss)(w, torch.tensor([1.0])).tolist() == [leak, 2 * leak, 4 * leak, 8 * leak]
+
+
+def test_a_threshold_that_fits_in_one_dimension_only_is_refused():
+    with pytest.raises(ValueError, match=r"shape \(3, 2\) does not broadcast to \(4, 2\)"):
+        soft_threshold(torch.randn(4, 2), torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("order", [("weights", "gradient"), ("gradient", "weights")])
+def test_weights_and_gradients_in_different_memory_orders(order):
+    # 1..8 as [2, 2, 2, 1] with a threshold of 0.5: all live, and the signs alternate along the second dimension.
+    values = {"weights": torch.arange(1.0, 9.0).view(2, 2, 2, 1) * torch.tensor([1.0, -1.0]).view(1, 2, 1, 1)}
+    values["gradient"] = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]).view(2, 2, 2, 1)
+    values[order[0]] = values[order[0]].to(memory_format=torch.channels_last)
+    alpha = torch.tensor([0.5], requires_grad=True)
+    shrink(values["weights"], alpha).backward(values["gradient"])
+    assert alpha.grad.tolist() == [-(1.0 + 2.0 - 4.0 - 8.0 + 16.0 + 32.0 - 64.0 - 128.0)]

@@ -45,7 +45,7 @@ def run_with_crashes(settings, folder, crashes):
     for step in crashes:
         with pytest.raises(RuntimeError, match="pulled the plug"):
             go(observer=Crash(step))
-        go = partial(resume, folder)
+        go = partial(resume, folder, trust=True)
     return go()
 
 

@@ -107,7 +107,7 @@ def test_everything_wrong_is_listed_at_once_with_its_path():
         ({"batch": 0}, "batch", "0 is not at least 1"),
         ({"skip": ["type:Conv9"]}, "skip", "type:Conv9 is no module type"),
         ({"skip": [""]}, "skip", "an empty match means nothing"),
-        ({"rules": [{"match": "type:no.such.Layer"}]}, "rules.0.match", "no module 'no.such'"),
+        ({"rules": [{"match": "type:no such.Layer"}]}, "rules.0.match", "no module 'no such'"),
         ({"rules": [{"match": "a", "g": "sigmod"}]}, "rules.0.g", "unknown g 'sigmod'"),
         ({"clip_norm": float("inf")}, "clip_norm", "finite"),
         ({"accumulate": 3}, "accumulate", "does not divide the batch of 64"),
@@ -191,6 +191,10 @@ def test_matches_as_text():
     depthwise = parse_match("depthwise")
     assert depthwise("a", conv) and not depthwise("a", nn.Conv2d(4, 4, 3)) and not depthwise("a", nn.Linear(2, 2))
     assert parse_match("fc.*") == "fc.*"
+    with pytest.raises(ValueError, match=r"type:no\.such\.Layer: the network has imported no module 'no\.such'"):
+        parse_match("type:no.such.Layer")
+    with pytest.raises(ValueError, match=r"type:os\.system is no module type"):
+        parse_match("type:os.system")
 
 
 def test_the_hash_is_pinned_and_knows_what_matters():

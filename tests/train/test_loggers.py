@@ -49,7 +49,7 @@ def test_a_continued_run_tells_where_it_goes_on(tmp_path):
     with pytest.raises(RuntimeError, match="pulled the plug"):
         train(config("log.own=['own_parts:Recorder']"), tmp_path / "run", observer=Crash(13))
     assert recorded("end") == ["failed"]
-    resume(tmp_path / "run")
+    resume(tmp_path / "run", trust=True)
     (beginning,) = recorded("begin")
     # Up to step 10 five lines of steps and two of epochs; one more, of step 12, is forgotten.
     assert (beginning.step, beginning.kept, beginning.logged) == (10, 7, 8)

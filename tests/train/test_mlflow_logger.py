@@ -85,7 +85,7 @@ def test_what_ended_a_run_is_told(tmp_path, base):
     with pytest.raises(RuntimeError, match="pulled the plug"):
         train(given, tmp_path / "run", observer=Crash(7))
     assert the_run(base)[1].info.status == "FAILED"
-    assert not resume(tmp_path / "run", observer=Stop(8)).finished
+    assert not resume(tmp_path / "run", observer=Stop(8), trust=True).finished
     assert the_run(base)[1].info.status == "KILLED"
 
 

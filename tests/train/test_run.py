@@ -10,7 +10,9 @@ import torch
 
 from softprune import Budget
 from softprune.core.state_file import read_state
+from softprune.train import trainer
 from softprune.train.config import RunConfig
+from softprune.train.evaluation import evaluate
 from softprune.train.observer import Silent, StopRun
 from softprune.train.run import resume, train
 from softprune.train.run_folder import RunFolder
@@ -281,7 +283,7 @@ def test_a_model_and_data_of_ones_own_train_and_go_on(tmp_path):
     train(settings, tmp_path / "whole")
     stopped = Watcher(at_step=6, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
     train(settings, tmp_path / "parts", observer=stopped)
-    assert resume(tmp_path / "parts").finished
+    assert resume(tmp_path / "parts", trust=True).finished
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -303,3 +305,16 @@ def test_going_on_clears_away_what_a_kill_left_half_written(whole_run, tmp_path)
     resume(folder)
     assert not any(part.exists() for part in left)
     assert_same_run(whole_run[0], folder)
+
+
+def test_an_epoch_with_nan_is_never_the_best(tmp_path, monkeypatch, recwarn):
+    def after_a_broken_step(runner, *rest):
+        next(runner.parameters()).data.view(-1)[0] = float("nan")
+        return evaluate(runner, *rest)
+
+    monkeypatch.setattr(trainer, "evaluate", after_a_broken_step)
+    watcher = Watcher()
+    outcome = train(config("epochs=1"), tmp_path / "run", observer=watcher)
+    assert outcome.result["best"] is None
+    assert not (tmp_path / "run" / "checkpoints" / "best.safetensors").exists()
+    assert any("not kept as the best" in note for note in watcher.notes)

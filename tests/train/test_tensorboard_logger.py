@@ -70,6 +70,6 @@ def test_a_run_that_was_killed_has_lost_nothing_from_before_its_checkpoint(tmp_p
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="pulled the plug"):
         patch.setattr(TensorBoardLogger, "on_end", lambda self, ending: None)  # no time to close a file
         train(settings, tmp_path / "run", observer=Crash(12))
-    resume(tmp_path / "run")
+    resume(tmp_path / "run", trust=True)
     found, _ = read(tmp_path / "run")
     assert untimed(found) == untimed(in_single_precision(expected(tmp_path / "run")))

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -100,17 +101,15 @@ def test_a_stopped_run_goes_on_without_the_file(tmp_path):
     assert evaluate_run(tmp_path / "parts")[1].params == 9_373
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_begins_with_the_weights_again(tmp_path):
+def test_a_run_whose_checkpoints_are_gone_begins_with_the_weights_again(tmp_path):
     path = written(tmp_path, "state dict")
     stopped = Watcher(at_step=3, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
     train(config(f"model.weights={path}"), tmp_path / "run", observer=stopped)
-    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
-        checkpoint.write_bytes(b"no checkpoint")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
     resume(tmp_path / "run")
     tensors, _ = final_state(tmp_path / "run")
     torch.testing.assert_close(tensors["model.0.weight"], trained_weights()["0.weight"])
-    for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
-        checkpoint.write_bytes(b"no checkpoint")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
     path.unlink()
     with pytest.raises(ValueError, match=r"model\.weights: there is no file"):
         resume(tmp_path / "run")

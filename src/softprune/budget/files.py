@@ -2,9 +2,13 @@
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+
+# Of a text file that is read at once.
+MOST_BYTES = 64 << 20
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -19,22 +23,67 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)
+    except Exception as error:
+        if (problem := write_error(path, error)) is None:
+            raise
+        raise problem from error
     finally:
         part.unlink(missing_ok=True)
 
 
+def write_error(path: Path, error: Exception, *, kept: str = "what was there before is unchanged") -> OSError | None:
+    """What a failed write says to a person: which file, why, and what is kept; None if the system is not to blame."""
+    from safetensors import SafetensorError  # no OSError, though it is what a full disk ends in
+
+    if not isinstance(error, OSError | SafetensorError):
+        return None
+    kind = type(error) if isinstance(error, OSError) else OSError
+    said = kind(f"could not write {path}: {getattr(error, 'strerror', None) or error}; {kept}")
+    said.errno = getattr(error, "errno", None)
+    return said
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write ``text`` to ``path``, whole or not at all."""
+    """Write ``text`` to ``path``, whole or not at all.
+
+    Raises:
+        OSError: naming the file, such as on a full disk.
+    """
     target = Path(path)
     write_whole(target, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
     return target
 
 
-def read_text(path: Path) -> str:
-    """The text of a file; a file that is no text is refused by name."""
+def require_regular(path: Path) -> None:
+    """Refuse a device, a pipe or a folder, also behind a link: reading one may never end.
+
+    Raises:
+        ValueError: naming it.
+        FileNotFoundError: if there is nothing.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path} is no regular file, but a folder, a device or a pipe; put a file in its place")
+
+
+def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
+    """The content of a regular file of at most so many bytes.
+
+    Raises:
+        ValueError: naming a file that is larger, or no regular one.
+    """
+    require_regular(path)
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path} is larger than the {most >> 20} MB that are read of such a file; make it shorter")
+    return content
+
+
+def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
+    """The text of a regular file of at most so many bytes; a file that is no text is refused by name."""
     try:
         # utf-8-sig: spreadsheets like to put a byte order mark in front of a CSV.
-        return path.read_text(encoding="utf-8-sig")
+        return read_bytes(path, most=most).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not a text file ({error.reason})") from error
 

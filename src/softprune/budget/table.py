@@ -37,7 +37,10 @@ def to_csv(densities: Mapping[str, float], profile: Profile | None) -> str:
 def from_csv(text: str, *, origin: str) -> tuple[dict[str, float], Profile | None]:
     """Read what :func:`to_csv` writes; the fixed-cost rows may be missing."""
     rows = csv.DictReader(io.StringIO(text), strict=True)
-    header = tuple(rows.fieldnames or ())
+    try:
+        header = tuple(rows.fieldnames or ())
+    except csv.Error as error:
+        raise ValueError(f"{origin} has no header that can be read: {error}") from error
     if header not in (COLUMNS, COLUMNS[:3], COLUMNS[:2]):
         raise ValueError(f"{origin} has columns {', '.join(header) or 'none'}; needed are name,density[,shape[,macs]]")
     densities: dict[str, float] = {}
@@ -50,7 +53,7 @@ def from_csv(text: str, *, origin: str) -> tuple[dict[str, float], Profile | Non
                 raise ValueError(f"{where} needs {len(header)} cells")
             name = row["name"]
             if name in fixed:
-                fixed[name] = (_whole(row["shape"], where), _whole(row.get("macs", "0"), where))
+                fixed[name] = (_whole(row.get("shape", "0"), where), _whole(row.get("macs", "0"), where))
                 continue
             if not name or name in densities:
                 raise ValueError(f"{where} has {'no name' if not name else f'{name} a second time'}")

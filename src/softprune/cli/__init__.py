@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -47,7 +48,17 @@ def _root(*, version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def main() -> None:
-    """Run the command line; input that cannot work ends in one clear sentence, not in a traceback."""
+    """Run the command line, alone or as one of the processes that torchrun started."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        _run()
+        return
+    from softprune.train.processes import run_and_leave
+
+    run_and_leave(_run)
+
+
+def _run() -> None:
+    """Input that cannot work ends in one clear sentence, not in a traceback."""
     try:
         app()
     except (ValueError, TypeError, OSError, ImportError, FloatingPointError) as error:

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from softprune.cli.model import InputShape
-from softprune.cli.terminal import console, errors, number, table
+from softprune.cli.terminal import Trust, console, errors, number, table
 
 # Columns from which on there is room for the kernel of each layer.
 _WIDE = 110
@@ -57,6 +57,7 @@ def bench(
         ),
     ] = None,
     shape: InputShape = None,
+    trust: Trust = False,
 ) -> None:
     """Time a sparse network on this machine: against other engines, and layer by layer.
 
@@ -70,7 +71,7 @@ def bench(
         from softprune.cli.timing import write_latency
 
         refuse_beside_table({"--against": against, "--out": out})
-        write_latency(network, to_table, batch=batch, threads=threads, shape=shape, size=size, tune=tune)
+        write_latency(network, to_table, batch=batch, threads=threads, shape=shape, size=size, tune=tune, trust=trust)
         return
     if shape is not None:
         raise ValueError("--input goes with --table: a file, or --size for a network of the zoo, says what it takes")

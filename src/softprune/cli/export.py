@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softprune.cli.terminal import console
+from softprune.cli.terminal import Trust, console
 
 if TYPE_CHECKING:
     from softprune.deploy.export.formats import Content
@@ -67,6 +67,7 @@ def export(
         str | None, typer.Option("--input", help="For a network of your own: input shape with batch 1, as 1,3,224,224.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    trust: Trust = False,
     int8: Annotated[
         bool, typer.Option("--int8", help="For c: weights of 8 bits and integer arithmetic, not float32.")
     ] = False,
@@ -92,7 +93,7 @@ def export(
     softprune export runs/har2 --format c --int8
     """
     wish = COptions(int8, name, normalisation)
-    print_written(source, format_name, out=out, best=best, model=model, shape=shape, force=force, c=wish)
+    print_written(source, format_name, out=out, best=best, model=model, shape=shape, force=force, trust=trust, c=wish)
 
 
 def print_written(
@@ -104,6 +105,7 @@ def print_written(
     model: str | None = None,
     shape: str | None = None,
     force: bool = False,
+    trust: bool = False,
     c: COptions | None = None,
 ) -> Path:
     """Write a network and say how large it is; returns where it is."""
@@ -113,7 +115,7 @@ def print_written(
     wish = c or COptions()
     wish.check(format_name)
     place = target(source, format_name, out=out, force=force)
-    network = plain_network(source, best=best, model=model, shape=shape)
+    network = plain_network(source, best=best, model=model, shape=shape, trust=trust)
     written = write_format(_content(network, format_name, wish), format_name, place)
     said = [
         f"wrote {written.path}: {written.bytes:,} bytes, dense {written.dense_bytes:,}; "

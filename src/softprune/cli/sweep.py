@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from softprune.cli.terminal import console, percent, table
+from softprune.cli.terminal import Trust, console, percent, table
 
 if TYPE_CHECKING:
     from softprune.train.sweep.results import Results, TrialResult
@@ -27,6 +27,7 @@ def sweep(
     workers: Annotated[int, typer.Option(min=1, help="Processes on this machine; above 1 with one thread each.")] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be searched; run nothing.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print notes and the result only.")] = False,
+    trust: Trust = False,
     parent: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Search over configurations: many runs of one base. The same command again joins in, or goes on after a stop.
@@ -40,7 +41,7 @@ def sweep(
     from softprune.train.sweep.running import prepare_sweep, read_results, run_sweep
     from softprune.train.sweep.sweep import Sweep
 
-    plan = Sweep.load(file, storage=storage)
+    plan = Sweep.load(file, storage=storage, trust=trust)
     if dry_run:
         from softprune.train.sweep.plan import describe
 
@@ -51,7 +52,7 @@ def sweep(
         results = run_sweep(plan, folder, observer=SweepView(quiet=quiet), threads=1 if parent else None, parent=parent)
     else:
         prepare_sweep(plan, folder)
-        _run_workers(folder, workers, storage=plan.config.storage, quiet=quiet)
+        _run_workers(folder, workers, storage=plan.config.storage, quiet=quiet, trust=trust)
         results = read_results(plan, folder)
     if parent is None:
         _report(results, folder)
@@ -96,12 +97,12 @@ def _shown(name: str, value: float) -> str:
     return percent(value) if name in ("accuracy", "sparsity") else f"{value:,.0f}"
 
 
-def _run_workers(folder: Path, count: int, *, storage: str | None, quiet: bool) -> None:
+def _run_workers(folder: Path, count: int, *, storage: str | None, quiet: bool, trust: bool) -> None:
     from softprune.train.sweep.fleet import run_fleet
     from softprune.train.sweep.folder import SWEEP
 
     command = [sys.executable, "-m", "softprune", "sweep", str(folder / SWEEP), "--out", str(folder)]
-    command += ["--parent", str(os.getpid()), *(["--quiet"] if quiet else [])]
+    command += ["--parent", str(os.getpid()), *(["--quiet"] if quiet else []), *(["--trust"] if trust else [])]
     # In the environment, where other users of the machine cannot read a password.
     environment = {**os.environ, **({} if storage is None else {"SOFTPRUNE_STORAGE": storage})}
     run_fleet(command, count, environment=environment, on_note=SweepView(quiet=quiet).on_note)

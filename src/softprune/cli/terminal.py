@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -15,6 +17,12 @@ from softprune.train.observer import Silent
 console = Console()
 errors = Console(stderr=True)
 
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Import and run the Python code that the file or folder names (package.module:factory)."
+    ),
+]
 LEFT_ALIGNED = ("note", "method", "what it is", "what it does", "cost", "shape", "role", "takes", "paper")
 
 

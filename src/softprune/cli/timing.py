@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 
 
 def write_latency(
-    network: str, path: Path, *, batch: int, threads: int, shape: str | None, size: int | None, tune: bool
+    network: str,
+    path: Path,
+    *,
+    batch: int,
+    threads: int,
+    shape: str | None,
+    size: int | None,
+    tune: bool,
+    trust: bool = False,
 ) -> None:
     """Measure the times of a network, print them and write them."""
     import torch
@@ -28,7 +36,7 @@ def write_latency(
     if Path(network).is_dir():
         from softprune.train.trained import network_of
 
-        module, example = network_of(Path(network))
+        module, example = network_of(Path(network), trust=trust)
     else:
         module, example = subject(network, shape=shape, size=size)
     with progress() as note, torch.no_grad():

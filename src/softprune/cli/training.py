@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from softprune.budget.counted import noun
 from softprune.cli.budget import left_words, print_budget
-from softprune.cli.terminal import LiveView, console, percent, table
+from softprune.cli.terminal import LiveView, Trust, console, percent, table
 
 if TYPE_CHECKING:
     from softprune.train.run import Outcome
@@ -60,6 +60,7 @@ def train(
     ] = False,
     time_steps: Annotated[int | None, typer.Option("--time", help="Measure this many steps, estimate the run.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print notes and the result only.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Train a network from a configuration or a recipe, alone or under torchrun.
 
@@ -79,11 +80,11 @@ def train(
         from softprune.train.run import resume as go_on
 
         with LiveView(quiet=quiet) as view:
-            _report(go_on(resume, observer=view))
+            _report(go_on(resume, observer=view, trust=trust))
         return
     if config is None:
         raise ValueError("name a YAML file or a recipe (softprune recipes lists them), or --resume a run folder")
-    settings = RunConfig.load(config, changes or ())
+    settings = RunConfig.load(config, changes or (), trust=trust)
     if dry_run:
         from softprune.train.rehearsal import rehearse
 
@@ -121,11 +122,12 @@ def recipes() -> None:
 def evaluate(
     run: Run,
     best: Annotated[bool, typer.Option("--best", help="The checkpoint of the best epoch, not the last one.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Evaluate a run's last checkpoint on its test data."""
     from softprune.train.trained import evaluate_run
 
-    score, budget = evaluate_run(run, best=best)
+    score, budget = evaluate_run(run, best=best, trust=trust)
     console.print(f"accuracy {score.accuracy:.2%}, loss {score.loss:.4f} on {score.samples:,} samples", highlight=False)
     if budget is not None:
         console.print(f"sparsity {budget.overall:.2%}, {left_words(budget)}")
@@ -135,11 +137,12 @@ def bake(
     run: Run,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, such as model.safetensors.")],
     best: Annotated[bool, typer.Option("--best", help="The checkpoint of the best epoch, not the last one.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Write the plain sparse weights of a run, with the keys of the untouched network; learnt ranks are folded."""
     from softprune.train.trained import bake_run
 
-    budget = bake_run(run, out, best=best)
+    budget = bake_run(run, out, best=best, trust=trust)
     zeros = f", {budget.overall:.2%} of the managed {noun(budget.units)} are zero" if budget is not None else ""
     console.print(f"wrote {out}{zeros}", highlight=False)
 
@@ -149,7 +152,8 @@ def show(config: Where, changes: Changes = None) -> None:
     """Print a configuration with every default written out."""
     from softprune.train.config import RunConfig
 
-    typer.echo(RunConfig.load(config or "", changes or ()).dump(), nl=False)
+    # To look at a file is safe: code that it names is not imported.
+    typer.echo(RunConfig.load(config or "", changes or (), trust=True).dump(), nl=False)
 
 
 @config_app.command()
@@ -157,7 +161,7 @@ def validate(config: Where, changes: Changes = None) -> None:
     """Check a configuration; every problem is listed with its key and the nearest valid one."""
     from softprune.train.config import RunConfig
 
-    settings = RunConfig.load(config or "", changes or ())
+    settings = RunConfig.load(config or "", changes or (), trust=True)
     console.print(f"{config} is valid: {settings.name}", highlight=False)
 
 

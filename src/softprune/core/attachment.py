@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -48,20 +49,31 @@ class Attachment:
         thresholds = list(thresholds)
         remembered = [s for s in thresholds if s.numel() <= REMEMBERED]
         self._at_a_glance = len(self.optimizers) == 1 and len(remembered) == len(thresholds)
-        self._held = {id(o): [s for s in remembered if group_of(s, [o])] for o in self.optimizers}
+        # By the place of an optimizer among them.
+        self._held = [[s for s in remembered if group_of(s, [o])] for o in self.optimizers]
         self._glances: dict[int, Glance] = {}
         self._order: list[int] = []
         self._visited: list[int] = []
         self._moved = False
         self._inside: Optimizer | None = None
-        self._handles = [
+        self._handles = self._hooked()
+
+    def _hooked(self) -> list[Any]:
+        return [
             handle
-            for optimizer in (self.optimizers if follow else ())
+            for optimizer in (self.optimizers if self.follows else ())
             for handle in (
                 optimizer.register_step_pre_hook(self._on_pre),
                 optimizer.register_step_post_hook(self._on_post),
             )
         ]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:
+        # A copied optimizer has no hooks, so that its steps would go unseen.
+        twin = memo[id(self)] = object.__new__(type(self))
+        vars(twin).update({name: deepcopy(value, memo) for name, value in vars(self).items() if name != "_handles"})
+        twin._handles = twin._hooked()
+        return twin
 
     @property
     def seen(self) -> dict[nn.Parameter, tuple[Tensor, Tensor]]:
@@ -74,7 +86,7 @@ class Attachment:
     @property
     def all_move(self) -> bool:
         """Whether every threshold is known to have a gradient in the step that begins."""
-        return self._at_a_glance and self._glances[id(self.optimizers[0])].all_move()
+        return self._at_a_glance and self._glances[0].all_move()
 
     def detach(self) -> None:
         for handle in self._handles:
@@ -105,7 +117,8 @@ class Attachment:
         if optimizer is self._inside:
             return None
         self._inside = optimizer
-        if self._begins_anew(id(optimizer)):
+        place = self.optimizers.index(optimizer)
+        if self._begins_anew(place):
             self._complete()
         if _overflowed(optimizer):
             return None
@@ -114,7 +127,7 @@ class Attachment:
             # A fused optimizer under GradScaler gets gradients that are still scaled.
             scale = getattr(optimizer, "grad_scale", None)
             factor = float(scale) if isinstance(scale, Tensor) else 1.0
-            self._glances[id(optimizer)] = Glance(self._held[id(optimizer)], loss_scale=factor)
+            self._glances[place] = Glance(self._held[place], loss_scale=factor)
             if not self._moved:
                 self._before(factor)
         return arguments
@@ -124,7 +137,7 @@ class Attachment:
         if optimizer is not self._inside:
             return
         self._inside = None
-        self._visited.append(id(optimizer))
+        self._visited.append(self.optimizers.index(optimizer))
         self._moved |= not _overflowed(optimizer)
         if len(self._visited) == len(self.optimizers):
             self._order = self._order or list(self._visited)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import nn
 
+from softprune.core.collapse import refuse_nonfinite
 from softprune.core.folding import fold_ranks
 from softprune.core.gate import fold_gates
-from softprune.core.parametrization import managed_tensors, unregister
+from softprune.core.parametrization import managed_tensors, sparsifier_of, unregister
 from softprune.core.refusal import inside_compiled
 from softprune.core.sharding import refuse_sharded
 from softprune.methods.base import Target
@@ -22,17 +25,20 @@ def managed_targets(model: nn.Module) -> tuple[Target, ...]:
     return tuple(Target(name, tuple(places)) for name, places in sites.values())
 
 
-def bake(model: nn.Module, *, fold: bool = True) -> nn.Module:
+def bake(model: nn.Module, *, at: Literal["now", "target"] | None = None, fold: bool = True) -> nn.Module:
     """Write the zeros into the weights and give every module its own class back, in place.
 
     The model then has the keys, the classes and the Parameter objects that it had before `sparsify`, and
-    computes exactly what the managed model computed. Works on copies and averages of a managed model too.
+    computes exactly what the managed model computed. Works on copies and averages of a managed model too: these get the
+    masks and thresholds of the model that they are a copy of, and every goal is met anew with their weights.
 
     Layers whose ranks were managed (`Units.rank`) are replaced by smaller ones: without m, without dead directions, and
     as one matrix where factors would take no fewer weights.
 
     Args:
         model: the managed model.
+        at: under a goal that the training has not reached yet: "now" takes the weights as sparse as they are, "target"
+            makes them as sparse as the goal says, without training.
         fold: False keeps such layers as they are, with zeros in m.
 
     Returns:
@@ -40,8 +46,14 @@ def bake(model: nn.Module, *, fold: bool = True) -> nn.Module:
         of low rank cannot be made smaller in place: then it is the smaller layer.
 
     Raises:
-        ValueError: if nothing is managed, or the weights are sharded.
+        ValueError: if nothing is managed, the weights are sharded, or not finite, or a goal does not hold yet.
     """
+    if at not in (None, "now", "target"):
+        raise ValueError(f'bake() takes at="now" or at="target", got {at!r}')
+    model = _plain_inside(model)
+    sparsifier = sparsifier_of(model)
+    if sparsifier is not None:
+        sparsifier.prepare_bake(model, at)
     model, targets = _unwrap(model, keep_zeros=True)
     return fold_ranks(model, targets) if fold else model
 
@@ -51,11 +63,16 @@ def remove(model: nn.Module) -> nn.Module:
     return _unwrap(model, keep_zeros=False)[0]
 
 
-@torch.no_grad()
-def _unwrap(model: nn.Module, *, keep_zeros: bool) -> tuple[nn.Module, tuple[Target, ...]]:
+def _plain_inside(model: nn.Module) -> nn.Module:
     model = inside_compiled(model)
     if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         model = inside_compiled(model.module)
+    return model
+
+
+@torch.no_grad()
+def _unwrap(model: nn.Module, *, keep_zeros: bool) -> tuple[nn.Module, tuple[Target, ...]]:
+    model = _plain_inside(model)
     targets = managed_targets(model)
     if not targets:
         raise ValueError(
@@ -67,6 +84,8 @@ def _unwrap(model: nn.Module, *, keep_zeros: bool) -> tuple[nn.Module, tuple[Tar
         "gather with torch.distributed.checkpoint.state_dict.get_model_state_dict(full_state_dict=True), "
         "load that into a sparsified model that is not sharded, and bake that one",
     )
+    if keep_zeros:
+        refuse_nonfinite(targets, "bake()")
     for target in targets:
         if keep_zeros:
             target.transform.settle_(target.raw)

@@ -1,7 +1,8 @@
-"""Collapse: tensors that lost their last weight, channels that went silent, paths that are cut."""
+"""Collapse: tensors that lost their last weight or became NaN, channels that went silent, paths that are cut."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from softprune.core.sharding import effective_weight, sharded
+from softprune.core.sharding import effective_weight, local, sharded
 from softprune.methods.base import Target
 from softprune.methods.transforms import SoftThreshold
 from softprune.ops import G
@@ -33,16 +34,67 @@ class Collapse:
     """One thing that died."""
 
     name: str
-    kind: Literal["dead tensor", "dead channels", "cut path"]
+    kind: Literal["dead tensor", "dead channels", "cut path", "non-finite weights"]
     detail: str
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}: {self.detail}"
 
 
-def find_collapse(targets: Iterable[Target]) -> list[Collapse]:
-    """Count: every tensor without a weight left, and every output channel without one."""
-    return [found for target in targets for found in _inspect(target)]
+def find_collapse(targets: Sequence[Target]) -> list[Collapse]:
+    """Count: every tensor that is not finite or has no weight left, and every output channel without one."""
+    broken = find_nonfinite(targets)
+    names = {collapse.name for collapse in broken}
+    return broken + [found for target in targets if target.name not in names for found in _inspect(target)]
+
+
+@torch.no_grad()
+def find_nonfinite(targets: Sequence[Target], *, step: int | None = None) -> list[Collapse]:
+    """Every tensor with NaN or infinite raw weights or thresholds; of a sharded one this process's shard.
+
+    Args:
+        targets: the managed tensors.
+        step: the optimizer step to name.
+    """
+    held = [(target, local(t.detach())) for target in targets for t in (target.raw, *target.transform.parameters())]
+    held = [(target, t) for target, t in held if t.device.type != "meta"]
+    if not held:
+        return []
+    # One number for each tensor and one transfer for all. A sum is a single fast pass, and NaN or infinite if one of
+    # its terms is; where it merely overflowed, the count below finds nothing.
+    device = held[0][1].device
+    sums = torch.stack([t.sum(dtype=_wide(t)).to(device, torch.float32) for _, t in held]).tolist()
+    found: dict[str, Collapse] = {}
+    when = "" if step is None else f" after step {step}"
+    for (target, t), total in zip(held, sums, strict=True):
+        bad = 0 if math.isfinite(total) or target.name in found else int((~torch.isfinite(t)).sum())
+        if bad:
+            what = "weights" if t.shape == target.shape else "thresholds"
+            detail = f"{bad} of {t.numel():,} {what} are NaN or infinite{when}"
+            found[target.name] = Collapse(target.name, "non-finite weights", detail)
+    return list(found.values())
+
+
+def refuse_nonfinite(targets: Sequence[Target], what: str) -> None:
+    """Raise where a weight is NaN or infinite, raw or as the network uses it.
+
+    Args:
+        targets: the managed tensors; not sharded.
+        what: that is refused.
+    """
+    found = [str(collapse) for collapse in find_nonfinite(targets)]
+    if not found:
+        # A threshold beyond all numbers can still make one of finite weights.
+        found = [t.name for t in targets if not bool(torch.isfinite(effective_weight(t)).all())]
+    if found:
+        raise ValueError(
+            f"{what} needs finite weights; {'; '.join(found[:5])}. Go back to a checkpoint with finite ones, and lower "
+            "the learning rate or clip the gradients"
+        )
+
+
+def _wide(t: Tensor) -> torch.dtype:
+    return torch.float32 if t.dtype in (torch.float16, torch.bfloat16) else t.dtype
 
 
 def _inspect(target: Target) -> list[Collapse]:

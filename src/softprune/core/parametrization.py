@@ -12,7 +12,9 @@ property is our own, because torch's
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -28,9 +30,10 @@ def register(module: nn.Module, tensor: str, transform: nn.Module) -> None:
     raw = module._parameters[tensor]
     assert raw is not None
     base = parametrize.type_before_parametrizations(module)
-    transformed: Any = parametrize.ParametrizationList([transform], raw)
+    transformed: Any = _OneTransform([transform], raw)
     transformed.order = tuple(module._parameters)  # for unregister; survives a copy, as it is no tensor
     del module._parameters[tensor]
+    module._parameters = _ParametersLeft(module._parameters)
     if "parametrizations" not in module._modules:
         module.parametrizations = nn.ModuleDict()
     lists = module.parametrizations
@@ -52,6 +55,7 @@ def unregister(module: nn.Module, tensor: str) -> nn.Parameter:
     else:
         del module.parametrizations
         module.__class__ = base
+        module._parameters = dict(module._parameters)
     module.register_parameter(tensor, raw)
     # Optimizers and their states know parameters by position: each goes back to where it stood. Of those that
     # stood behind it some may still be managed; the others move behind it.
@@ -87,6 +91,69 @@ def _own_tensors(module: nn.Module) -> list[str]:
     """The tensors under one of our transforms; others of the module may be under torch's own."""
     lists: Any = module.parametrizations
     return [tensor for tensor, transforms in lists.items() if isinstance(transforms[0], Transform)]
+
+
+class Link:
+    """From a managed tensor to the Sparsifier that manages it, or whose model this one is a copy of.
+
+    A copy of the model is linked to the same Sparsifier. Weak, and empty in another process: it is no state.
+    """
+
+    def __init__(self, sparsifier: Any = None) -> None:
+        self._reference = None if sparsifier is None else weakref.ref(sparsifier)
+
+    def __call__(self) -> Any:
+        return None if self._reference is None else self._reference()
+
+    def __deepcopy__(self, memo: Any) -> Link:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Link, ()
+
+
+def sparsifier_of(model: nn.Module) -> Any:
+    """The Sparsifier of this model, or of the one that it is a copy of; None where there is none in this process."""
+    for _, module, tensor in managed_tensors(model):
+        link: Any = getattr(module.parametrizations[tensor], "link", None)  # type: ignore[index,union-attr]
+        return None if link is None else link()
+    return None
+
+
+class _OneTransform(parametrize.ParametrizationList):
+    """The transform of one tensor, beside which there is no other parametrization."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: FBT001, FBT002
+        on_meta = self.original.device.type == "meta"
+        super()._apply(fn, recurse)
+        if on_meta and self.original.device.type != "meta":
+            # What to_empty leaves looks like weights; NaN is seen if nobody writes over it.
+            with torch.no_grad():
+                self.original.fill_(float("nan"))
+        return self
+
+    def append(self, module: nn.Module) -> Any:
+        raise ValueError(
+            f"a sparsified weight cannot get the parametrization {type(module).__name__} (weight_norm, spectral_norm "
+            "and the like) as well: baking would drop it. Leave this weight out with sparsify(..., skip=[...]), or "
+            "bake() first"
+        )
+
+
+class _ParametersLeft(dict):  # type: ignore[type-arg]
+    """The parameters of a managed module; what takes away a managed one by its old name is told why it cannot."""
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self:
+            raise ValueError(
+                f"{name} is no parameter while it is sparsified, so hooks that replace it (torch.nn.utils.weight_norm, "
+                "spectral_norm, prune) cannot work: leave it out with sparsify(..., skip=[...]), or bake() first"
+            )
+        super().__delitem__(name)
+
+
+# In the __dict__ of a module whose tensors read as the raw ones.
+_RAW = "_softprune_raw"
 
 
 class _Managed:
@@ -132,8 +199,30 @@ def _managed_class(base: type, tensors: tuple[str, ...]) -> type:
             _adopt_plain_tensor(self, tensor, state_dict, prefix)
         base._load_from_state_dict(self, state_dict, prefix, *rest)  # type: ignore[attr-defined]
 
+    def raw_reset(name: str) -> Any:
+        def reset(self: nn.Module) -> None:
+            # It writes in place, which would be lost in the effective weights.
+            self.__dict__[_RAW] = True
+            try:
+                getattr(base, name)(self)
+            finally:
+                del self.__dict__[_RAW]
+            for tensor in _own_tensors(self):
+                transform_of(self, tensor).reset_parameters()
+
+        return reset
+
     body: dict[str, Any] = {tensor: _effective_property(tensor) for tensor in tensors}
+    # MultiheadAttention has the second.
+    body |= {name: raw_reset(name) for name in ("reset_parameters", "_reset_parameters") if hasattr(base, name)}
+
+    def refuse_script(self: nn.Module) -> None:
+        raise ValueError(
+            f"torch.jit.script cannot compile a sparsified {base.__name__}, whose weights are computed: bake() first"
+        )
+
     body |= {"__reduce_ex__": reduce, "__setstate__": setstate, "_load_from_state_dict": load}
+    body |= {"__prepare_scriptable__": refuse_script}  # which torch.jit.script asks first
     return meta(f"Parametrized{base.__name__}", (base, _Managed), body)
 
 
@@ -149,6 +238,8 @@ def _effective_property(tensor: str) -> property:
             # Not, or no longer, parametrized in this module: nn.Module.__getattr__ finds the plain tensor.
             raise AttributeError(tensor)
         transforms = lists._modules[tensor]
+        if _RAW in self.__dict__:
+            return transforms.original
         # The key is this module; torch's own property uses the module it was first made for.
         if parametrize._cache_enabled:
             key = (id(self), tensor)
@@ -184,6 +275,10 @@ def _adopt_plain_tensor(module: nn.Module, tensor: str, state_dict: dict[str, An
     home = f"{prefix}parametrizations.{tensor}."
     if prefix + tensor not in state_dict or home + "original" in state_dict:
         return
-    state_dict[home + "original"] = state_dict.pop(prefix + tensor)
-    for key, value in transform_of(module, tensor).state_dict().items():
+    plain = state_dict[home + "original"] = state_dict.pop(prefix + tensor)
+    transform = transform_of(module, tensor)
+    if any(value.device.type == "meta" for value in transform.state_dict().values()):
+        # load_state_dict(assign=True) puts a model that has no values where the checkpoint is.
+        transform = deepcopy(transform).to_empty(device=plain.device)
+    for key, value in transform.state_dict().items():
         state_dict.setdefault(f"{home}0.{key}", value)

@@ -20,6 +20,11 @@ def whole(t: Tensor) -> Tensor:
     return t.full_tensor() if isinstance(t, DTensor) else t
 
 
+def local(t: Tensor) -> Tensor:
+    """What this process holds of a tensor: a shard's own part, or all of a plain tensor."""
+    return t.to_local() if isinstance(t, DTensor) else t
+
+
 def placed_like(t: Tensor, other: Tensor) -> Tensor:
     """A whole tensor, which every process has, split like `other`."""
     if not isinstance(other, DTensor):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
@@ -23,16 +26,25 @@ from softprune.core.attachment import (
     unchanged_on_error,
 )
 from softprune.core.checkpoint import load_folder, restore, save_folder, snapshot
-from softprune.core.collapse import Collapse, CollapseWatch, find_collapse, find_cut
+from softprune.core.collapse import (
+    Collapse,
+    CollapseWarning,
+    CollapseWatch,
+    find_collapse,
+    find_cut,
+    find_nonfinite,
+    refuse_nonfinite,
+)
 from softprune.core.diagnosis import Diagnosis, diagnose
 from softprune.core.forecasting.forecast import Forecast
 from softprune.core.forecasting.outlook import outlook
 from softprune.core.freeze import Freezable, freeze_
 from softprune.core.gate import is_importance
 from softprune.core.goals.learner import learn, observe
-from softprune.core.goals.part import Part
+from softprune.core.goals.part import Part, copied
 from softprune.core.goals.solver import solve
 from softprune.core.groups import param_groups
+from softprune.core.parametrization import Link
 from softprune.core.plan import Plan
 from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
 from softprune.core.stored import stored_params
@@ -91,8 +103,23 @@ class Sparsifier:
         self._distinct_thresholds = len(self._thresholds())
         self.goals = goals
         self.units = units
+        self._link()
+        # Weights on the meta device have no values yet; `attach` does it once they have.
+        self._solved = False
         if not any(t.raw.device.type == "meta" for t in self.targets):
             self.solve()
+
+    def _link(self) -> None:
+        for target in self.targets:
+            for module, tensor in target.sites:
+                module.parametrizations[tensor].link = Link(self)  # type: ignore[index,union-attr]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sparsifier:
+        twin = memo[id(self)] = object.__new__(type(self))
+        vars(twin).update({name: deepcopy(value, memo) for name, value in vars(self).items()})
+        if twin.managed:
+            twin._link()  # the copied model was linked to this one
+        return twin
 
     # training
 
@@ -161,6 +188,9 @@ class Sparsifier:
             if threshold_decay is not None:
                 raise ValueError("threshold_decay has no effect under a goal, which sets the thresholds: leave it out")
         self.variants.check(optimizers, self.step, total_steps)
+        self._refuse_uninitialised()
+        if not self._solved:
+            self.solve()
         with unchanged_on_error(optimizers):
             place_thresholds(thresholds, optimizers, threshold_decay)
             place_undecayed(self.variants.undecayed(), optimizers)
@@ -211,17 +241,17 @@ class Sparsifier:
             model: a copy of the model whose weights are others, such as `AveragedModel(...).module`.
             at: the point of the training whose share of the goal shall hold; now by default, 1 for the whole goal.
         """
+        targets = self.targets if model is None else copied(self.targets, baking.managed_targets(model))
         if self.frozen in ("support", "budget"):
-            if model is not None and self.goals:
-                raise ValueError(f"the {self.frozen} is frozen: make the copy anew from the frozen model")
             return
         progress = self.progress if at is None else at
         for part in self.goals:
             if model is not None:
-                part = part.on(model, baking.managed_targets(model))
+                part = part.on(model, targets)
             if progress >= 1.0:
                 part.rise()
             solve(part, part.allowed(progress))
+        self._solved = True
 
     # reading
 
@@ -237,6 +267,10 @@ class Sparsifier:
         for target in self.targets:
             effective = settled_weight(target)
             densities[target.name] = int(torch.count_nonzero(effective)) / effective.numel()
+            if not bool(torch.isfinite(effective.sum(dtype=torch.float64))):
+                bad = int((~torch.isfinite(effective)).sum())
+                words = f"{bad} of {effective.numel():,} weights are NaN or infinite, and counted as kept"
+                warnings.warn(f"non-finite weights: {target.name}: {words}", CollapseWarning, stacklevel=2)
             if self.units.kind != "weight":
                 importances[target.module] = effective
         return Budget(
@@ -278,20 +312,37 @@ class Sparsifier:
                 "target" makes them as sparse as the goal says, without training.
             fold: replace layers whose ranks were managed by smaller ones; False keeps them, with zeros in m.
         """
-        if at not in (None, "now", "target"):
-            raise ValueError(f'bake() takes at="now" or at="target", got {at!r}')
         self._refuse_finished()
-        if self.frozen in (None, "thresholds") and self.goals:
-            progress = 1.0 if at == "target" else self.progress
-            if at is None and not all(part.reached(progress) for part in self.goals):
+        return self._finish(partial(baking.bake, at=at, fold=fold))
+
+    def prepare_bake(self, model: nn.Module, at: Literal["now", "target"] | None) -> None:
+        """Meet the goals in the model, or in a copy whose weights are others; refuse where they are not due yet."""
+        if isinstance(model, AveragedModel):
+            model = model.module
+        targets = baking.managed_targets(model)
+        # A copy has the masks and thresholds of the moment at which it was made, or averages of them.
+        same = {id(t.raw) for t in targets} == {id(t.raw) for t in self.targets}
+        targets = self.targets if same else copied(self.targets, targets)
+        refuse_nonfinite(targets, "bake()")
+        parts = self.goals if same else tuple(part.on(model, targets) for part in self.goals)
+        progress = 1.0 if at == "target" else self.progress
+        if self.frozen in ("support", "budget"):
+            missed = [part for part in parts if at != "now" and part.spent() > part.final]
+            if missed:
+                spent, final = missed[0].words(missed[0].spent()), missed[0].words(missed[0].final)
                 raise ValueError(
-                    f"the goal holds only later in the training (step {self.step} of {self.total_steps}): finish it, "
-                    'or say bake(at="now") for the zeros of now or bake(at="target") for all that the goal asks for'
+                    f"the {self.frozen} was frozen before the goal held: {spent} is kept where {missed[0].goal} allows "
+                    f'{final}; say bake(at="now") to take it as it is, or freeze after the schedule has ended'
                 )
-            # Weights that were put in since, or a mask that is renewed only now and then, may be behind.
-            if not all(part.met(progress) for part in self.goals):
-                self.solve(at=progress)
-        return self._finish(partial(baking.bake, fold=fold))
+            return
+        if at is None and not all(part.reached(progress) for part in parts):
+            raise ValueError(
+                f"the goal holds only later in the training (step {self.step} of {self.total_steps}): finish it, "
+                'or say bake(at="now") for the zeros of now or bake(at="target") for all that the goal asks for'
+            )
+        # Weights that were put in since, or a mask that is renewed only now and then, may be behind.
+        if not all(part.met(progress) for part in parts):
+            self.solve(None if same else model, at=progress)
 
     def remove(self) -> nn.Module:
         """The raw dense model back, as if `sparsify` had never been called, with the weights as trained."""
@@ -347,6 +398,7 @@ class Sparsifier:
         if not self.managed:
             return
         self.step += 1
+        self._watch.report(find_nonfinite(self.targets, step=self.step))
         if self.frozen in (None, "thresholds"):
             for part in self.goals:
                 if self.frozen is None:
@@ -377,6 +429,18 @@ class Sparsifier:
         if any(sharded(t) or t.raw.device.type == "meta" for t in self.targets):
             return profile_sheet(self.profile, caption=f"{words}, not measured", units=self.units.text)
         return budget_sheet(self.measure(), caption=words)
+
+    def _refuse_uninitialised(self) -> None:
+        for target in self.targets:
+            if target.raw.device.type == "meta":
+                raise ValueError(f"{target.name} is on the meta device: give it values before attach()")
+        bad = find_nonfinite(self.targets)
+        if bad:
+            raise ValueError(
+                f"training needs finite weights; {bad[0]}. After to_empty() call the reset_parameters() of every "
+                "module or load a checkpoint: what is written in place into the weight of a sparsified layer, as "
+                "nn.init does, is lost"
+            )
 
     def _refuse_finished(self) -> None:
         if not self.managed:

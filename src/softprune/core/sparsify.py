@@ -12,6 +12,7 @@ from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.goals import Goal, Rank, checked_goal
 from softprune.budget.profiler import profile
 from softprune.budget.schedules import Schedule
+from softprune.core.bake import remove
 from softprune.core.billing import Billing, refuse_totals
 from softprune.core.gate import gated, gates_on
 from softprune.core.goals.part import Part, make_part
@@ -69,6 +70,8 @@ def sparsify(
         ValueError: for input that cannot work; the model is untouched then.
     """
     inner = refuse_model(model)
+    if units.kind != "weight" and any(p.device.type == "meta" for p in inner.parameters()):
+        raise ValueError(f"{units.text} units need weights that are there: give the model its values, then sparsify")
     if budget is not None and budget.units not in (Units.weight.text, units.text):
         raise ValueError(f"the budget counts units of another kind: it has {budget.units}, here they are {units.text}")
     if gated(inner):
@@ -89,7 +92,11 @@ def sparsify(
         planned.transform.train(planned.target.module.training)
         for module, tensor in planned.target.sites:
             register(module, tensor, planned.transform)
-    return Sparsifier(inner, method, decided, costs, parts, units=units, seed=seed)
+    try:
+        return Sparsifier(inner, method, decided, costs, parts, units=units, seed=seed)
+    except BaseException:
+        remove(inner)
+        raise
 
 
 def _costs(model: nn.Module, managed: Sequence[PlannedTensor], example: Any) -> Profile:

@@ -93,7 +93,8 @@ class STR(Method):
                 "or sparsify after loading the weights"
             )
         s = torch.full(self._shape(target), self.s_init, dtype=threshold_dtype(w), device=w.device)
-        transform = SoftThreshold(nn.Parameter(s), self.g.resolve(w), backward=self.backward or masked)
+        backward = self.backward or masked
+        transform = SoftThreshold(nn.Parameter(s), self.g.resolve(w), backward=backward, first=self.s_init)
         if self.min_keep and w.device.type != "meta":
             transform.keep_at_least_(w, self.min_keep)
         return transform

@@ -12,7 +12,16 @@ from softprune.ops import Backward, G, masked, power_shrink, shrink, soft_thresh
 
 
 class Transform(nn.Module):
-    """raw -> effective, of the same shape and dtype."""
+    """raw -> effective, of the same shape and dtype.
+
+    Attributes:
+        first: name -> the number that a tensor of its own is filled with at the beginning; a subclass whose tensors do
+            not begin like that must be made from weights that are there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, float] = {}
 
     @abstractmethod
     def forward(self, w: Tensor) -> Tensor: ...
@@ -20,6 +29,25 @@ class Transform(nn.Module):
     def raw_for(self, effective: Tensor) -> Tensor:
         """A raw tensor that this transform maps to `effective`: what an assignment to the weight stores."""
         return effective
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Fill the tensors of its own with their first values, as torch's layers do after `to_empty`."""
+        for name, value in self.first.items():
+            tensor = getattr(self, name)
+            if tensor is not None:
+                tensor.fill_(value)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Transform:  # noqa: FBT001, FBT002
+        on_meta = self._on_meta()
+        super()._apply(fn, recurse)
+        if on_meta and not self._on_meta():
+            # to_empty leaves memory as it happens to be. Not every way to give weights their values asks all modules.
+            self.reset_parameters()
+        return self
+
+    def _on_meta(self) -> bool:
+        return any(t.device.type == "meta" for t in (*self.parameters(), *self.buffers()))
 
     def settle_(self, w: Tensor) -> None:
         """Bring the state in line with the raw weights as they are now; most transforms have nothing to do."""
@@ -60,6 +88,7 @@ class _Leaking(WideTensors):
         self.backward_mode = backward
         changes = backward.until is not None
         self.register_buffer("leak", torch.full((1,), backward.leak, device=device) if changes else None)
+        self.first["leak"] = backward.leak
 
     def anneal_(self, progress: float) -> None:
         if self.leak is not None:
@@ -72,10 +101,12 @@ class SoftThreshold(_Leaking):
     State: the parameter ``s``, of a shape that broadcasts to that of w and has at least one dimension; and ``leak``.
     """
 
-    def __init__(self, s: nn.Parameter, g: G, *, backward: Backward = masked) -> None:
+    def __init__(self, s: nn.Parameter, g: G, *, backward: Backward = masked, first: float | None = None) -> None:
         super().__init__(backward, s.device)
         self.s = s
         self.g = g
+        if first is not None:
+            self.first["s"] = first
 
     def forward(self, w: Tensor) -> Tensor:
         return soft_threshold(w, self.s, self.g, backward=self.backward_mode, leak=self.leak)
@@ -193,6 +224,7 @@ class SolvedThreshold(_Leaking):
         for name in ("alpha", "pull", "force", "crossing"):
             self.register_buffer(name, torch.zeros(shape, dtype=dtype, device=w.device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=w.device))
+        self.first |= {"s": float("nan"), "alpha": 0.0, "pull": 0.0, "force": 0.0, "crossing": 0.0, "observed": 0}
         self.rescale = rescale
 
     def forward(self, w: Tensor) -> Tensor:
@@ -278,6 +310,7 @@ class RisingThreshold(SolvedThreshold):
     def __init__(self, w: Tensor, *, backward: Backward = masked) -> None:
         super().__init__((1,), w, backward=backward)
         self.register_buffer("rise", torch.zeros(1, dtype=self.alpha.dtype, device=w.device))
+        self.first["rise"] = 0.0
 
     def forward(self, w: Tensor) -> Tensor:
         return shrink(w, self.in_use, backward=self.backward_mode)
@@ -305,6 +338,7 @@ class SolvedMask(SolvedThreshold):
     def __init__(self, w: Tensor, *, backward: Backward = masked) -> None:
         super().__init__((1,), w, backward=backward)
         self.register_buffer("mask", torch.ones_like(w, dtype=torch.bool))
+        self.first["mask"] = True
 
     def forward(self, w: Tensor) -> Tensor:
         kept = torch.where(self.mask, w, 0.0)

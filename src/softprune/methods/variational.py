@@ -50,6 +50,7 @@ class Variational(WideTensors):
     def __init__(self, w: Tensor, log_sigma2: float) -> None:
         super().__init__()
         self.log_sigma2 = _parameter(w, log_sigma2)
+        self.first["log_sigma2"] = log_sigma2
 
     def forward(self, w: Tensor) -> Tensor:
         if self.training and torch.is_grad_enabled():
@@ -66,6 +67,7 @@ class VariationalMask(SolvedMask):
     def __init__(self, w: Tensor, log_sigma2: float) -> None:
         super().__init__(w)
         self.log_sigma2 = _parameter(w, log_sigma2)
+        self.first["log_sigma2"] = log_sigma2
 
     def forward(self, w: Tensor) -> Tensor:
         if self.training and torch.is_grad_enabled():

@@ -11,6 +11,9 @@ from typing import Any
 
 import yaml
 
+from softprune.budget.files import read_bytes
+
+MOST_BYTES = 512 << 20
 NAN = float("nan")
 
 
@@ -20,12 +23,15 @@ def read_lines(path: Path, problems: list[str]) -> list[str]:
     Every line keeps its line end, so that a caller can tell a whole line from a part.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, most=MOST_BYTES)
     except FileNotFoundError:
         problems.append(f"{path.name} is missing.")
         return []
     except OSError as error:
         problems.append(f"{path.name} cannot be read: {error.strerror}.")
+        return []
+    except ValueError as error:  # a device, a pipe, or far too large
+        problems.append(f"{path.name} cannot be read: {error}.")
         return []
     text = content.decode("utf-8", errors="replace")
     if "\ufffd" in text:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from softprune.budget.files import require_regular
+
 # Read at once at most, so that a file of gigabytes does not fill the memory.
 MOST_BYTES = 16 << 20
 
@@ -34,6 +36,7 @@ class Tail:
     def read(self) -> tuple[list[str], bool]:
         """New whole lines without their ends, and whether they begin the file anew because it was replaced."""
         try:
+            require_regular(self.path)
             with self.path.open("rb") as file:
                 facts = os.fstat(file.fileno())
                 identity = (facts.st_dev, facts.st_ino)
@@ -43,7 +46,7 @@ class Tail:
                 self._file = identity
                 file.seek(self._place)
                 data = file.read(MOST_BYTES)
-        except OSError:  # not there yet, or just being replaced: the next look tells
+        except (OSError, ValueError):  # not there yet, just being replaced, or no file: the next look tells
             self.behind = False
             return [], False
         self.behind = len(data) == MOST_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from softprune.train.processes import Processes
 
 FORMAT, VERSION = "softprune-checkpoint", 1
 BEST = "best.safetensors"
+_REGULAR = re.compile(r"step-(\d{9,})\.safetensors")
 Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
 """The tensors and the facts of one."""
 
@@ -48,31 +50,68 @@ class Checkpoints:
                 for old in self.regular()[: -self.keep]:
                     old.unlink()
             except OSError as error:
-                problem = f"could not write {path}: {error}; the checkpoints before it are intact"
+                problem = f"{error}; the checkpoints before it are intact, go on from them with --resume"
         problem = processes.from_first(problem)
         if problem:
             raise OSError(problem)
         return path
 
     def regular(self) -> list[Path]:
-        """The regular checkpoints, oldest first."""
-        return sorted(self.folder.glob("step-*.safetensors"))
+        """The regular checkpoints, oldest first; files that were set aside are none."""
+        found = [(int(match[1]), path) for path in self.folder.glob("*") if (match := _REGULAR.fullmatch(path.name))]
+        return [path for _, path in sorted(found)]
 
-    def newest(self, notes: list[str]) -> Checkpoint | None:
-        """The newest one that is whole; what is wrong with newer ones is added to `notes`."""
-        for path in reversed(self.regular()):
+    def newest(self, notes: list[str], unreadable: list[Path] | None = None) -> Checkpoint | None:
+        """The newest one that can be read; None if there is no file at all.
+
+        Args:
+            notes: gets what is wrong with newer ones.
+            unreadable: gets their files, for `set_aside`.
+
+        Raises:
+            ValueError: if there are files and none of them can be read.
+        """
+        files, problems = self.regular(), []
+        for path in reversed(files):
             try:
-                return read_checkpoint(path)
+                found = read_checkpoint(path, notes)
             except ValueError as error:
-                notes.append(f"{error}; going back to the checkpoint before it")
+                problems.append((path, str(error)))
+                continue
+            notes += [f"{problem}; going back to the checkpoint before it" for _, problem in problems]
+            if unreadable is not None:
+                unreadable += [path for path, _ in problems]
+            return found
+        if problems:
+            raise ValueError(
+                f"none of the {len(files)} checkpoints in {self.folder} can be read: {problems[0][1]}. Nothing was "
+                "changed. To begin this run anew, move that folder away and use --resume again"
+            )
         return None
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    tensors, facts = read_state(path)
+def set_aside(path: Path) -> str:
+    """Keep a checkpoint that cannot be read under a name that counts as none; a sentence about it."""
+    place, number = path.with_name(f"{path.name}.unreadable"), 1
+    while place.exists():
+        number += 1
+        place = path.with_name(f"{path.name}.unreadable-{number}")
+    path.rename(place)
+    return f"{path.name} is kept as {place.name}"
+
+
+def read_checkpoint(path: Path, notes: list[str] | None = None) -> Checkpoint:
+    """The checkpoint in a file.
+
+    Raises:
+        ValueError: if it is missing, damaged, no checkpoint of a run, or of another version.
+    """
+    tensors, facts = read_state(path, notes)
     if facts.get("format") != FORMAT or facts.get("version") != VERSION:
         kind, version = facts.get("format"), facts.get("version")
         raise ValueError(f"{path} is {kind!r} version {version!r}; needed is {FORMAT!r} version {VERSION}")
+    if missing := [key for key in ("progress", "optimizer", "scaler", "sparsifier", "random") if key not in facts]:
+        raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
     return tensors, facts
 
 
@@ -120,7 +159,12 @@ def restore(parts: Assembly, tensors: Mapping[str, Tensor], facts: Mapping[str, 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, average: bool) -> None:
     """The weights of a checkpoint in a model that is managed as it was then."""
-    _load(model, tensors, "average.module." if average else "model.")
+    _load(model, tensors, weights_prefix(average=average))
+
+
+def weights_prefix(*, average: bool) -> str:
+    """What the names of the weights to evaluate begin with in a checkpoint."""
+    return "average.module." if average else "model."
 
 
 def _load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:

@@ -21,6 +21,8 @@ _TYPES: tuple[tuple[str, str, str], ...] = (
     ("merge", r"<<", "<"),
 )
 
+_MOST_VALUES = 1_000_000
+
 
 class _Loader(yaml.SafeLoader):
     """Reads the types of YAML 1.2 and refuses a key that comes twice."""
@@ -77,19 +79,35 @@ def parse_yaml(text: str, origin: str) -> Any:
         origin: what to call it in a message.
 
     Raises:
-        ValueError: if it is not YAML, with the line.
+        ValueError: if it is not YAML, with the line, or is nested or grows by aliases beyond reason.
 
     Example:
         >>> parse_yaml("{lr: 1e-3, name: no, seed: 010}", "an example")
         {'lr': 0.001, 'name': 'no', 'seed': 10}
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)
+    except (RecursionError, ValueError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"{origin} is not valid YAML: {why}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         what = getattr(error, "problem", None) or str(error)
         raise ValueError(f"{origin}{where} is not valid YAML: {what}") from error
+    _refuse_endless(value, origin)
+    return value
+
+
+def _refuse_endless(value: Any, origin: str) -> None:
+    """Aliases may stand for aliases: a line of text each, and ten times the values."""
+    seen, left = 0, [value]
+    while left:
+        seen += 1
+        if seen > _MOST_VALUES:
+            raise ValueError(f"{origin} holds more than {_MOST_VALUES:,} values, its aliases written out; use fewer")
+        here = left.pop()
+        left += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
 
 
 def write_yaml(value: Any) -> str:

@@ -45,6 +45,28 @@ def apply_overrides(
     return changed
 
 
+def texts_in(overrides: Iterable[str]) -> set[str]:
+    """Every text that the values of overrides hold, however deep.
+
+    Example:
+        >>> sorted(texts_in(["model={name: 'mine:net', args: {width: 3}}", "log.own=['mine:Logger']", "epochs=2"]))
+        ['mine:Logger', 'mine:net']
+    """
+    return texts_of([_parse(text)[1] for text in overrides])
+
+
+def texts_of(data: Any) -> set[str]:
+    """Every text in plain data, keys left out."""
+    found: set[str] = set()
+    left: list[Any] = [data]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            found.add(value)
+        left += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return found
+
+
 def _parse(text: str) -> tuple[list[str], Any]:
     key, equals, written = text.partition("=")
     path = key.strip().split(".")

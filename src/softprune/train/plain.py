@@ -50,7 +50,7 @@ class PlainNetwork:
 
 
 def plain_network(
-    where: Path, *, best: bool = False, model: str | None = None, shape: str | None = None
+    where: Path, *, best: bool = False, model: str | None = None, shape: str | None = None, trust: bool = False
 ) -> PlainNetwork:
     """The network of a run folder, or of a file of weights.
 
@@ -59,6 +59,7 @@ def plain_network(
         best: of a run the checkpoint of the best epoch, not the last one.
         model: for a file: the network, as `softprune profile` takes it.
         shape: for a file: one input, such as "1,3,224,224"; not needed for networks of the catalog.
+        trust: import and call the code that the configuration of a run names.
 
     Returns:
         The network.
@@ -74,7 +75,7 @@ def plain_network(
             raise ValueError(f"{where} is a run, which names its network itself: leave out --model and --input")
         from softprune.train.trained import plain_run  # which makes plain networks
 
-        return plain_run(where, best=best)
+        return plain_run(where, best=best, trust=trust)
     if where.is_dir():
         raise ValueError(f"{where} is no run folder, since it has no {CONFIG}: name a run folder, or a file of weights")
     if not where.is_file():

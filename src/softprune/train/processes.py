@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
+import sys
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -97,3 +102,65 @@ def join_processes() -> Iterator[Processes]:
     finally:
         if ours:
             dist.destroy_process_group()
+
+
+def run_and_leave(main: Callable[[], object], *, patience: float = 60.0) -> NoReturn:
+    """Run a program that is one of several processes, and end this process in the one safe way.
+
+    Threads of gloo may still hold tensors when all is done. One that lets go of its tensor while the interpreter is
+    being taken down ends the process with SIGABRT, after all results were written. So the process ends without taking
+    the interpreter down: exit handlers run, the processes meet, the group is destroyed, output is flushed.
+
+    After a failure there is no meeting, for the others may never come to it: the traceback is printed, and the code
+    is the one the interpreter would have ended with, so that torchrun sees it and stops the others.
+
+    Args:
+        main: the program. A group it leaves behind is destroyed here.
+        patience: seconds to wait for the other processes after success. One that has died or takes longer changes
+            nothing about this process's code: its own work is done.
+    """
+    code = _code_of(main)
+    # An exit handler that fails has been reported, and does not change the code; the interpreter does the same.
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
+    if code == 0:
+        _part(patience)
+    for stream in (sys.stdout, sys.stderr):
+        # Nobody may be reading any more, and there is no stream at all in a program without a console.
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
+
+
+def _code_of(main: Callable[[], object]) -> int:
+    """Run it; the exit code that the interpreter would give, what went wrong printed as the interpreter would."""
+    try:
+        main()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)  # noqa: T201
+        return 1
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        return 130
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _part(patience: float) -> None:
+    """Meet the other processes and destroy the group; without them the group is left as it is."""
+    if not dist.is_available() or not dist.is_initialized():
+        return
+    # A process that leaves while another still talks to it takes the other down.
+    try:
+        dist.barrier(async_op=True).wait(timedelta(seconds=patience))
+    except RuntimeError as error:
+        # Destroying the group would now wait for the threads that still wait for the others.
+        print(f"the other processes did not come to the end: {error}", file=sys.stderr)  # noqa: T201
+        return
+    # A wrapper collected after its group would join the group's threads with the interpreter locked.
+    gc.disable()
+    dist.destroy_process_group()

@@ -15,9 +15,10 @@ from softprune.core.gate import gates_on
 from softprune.core.places import gates_for
 from softprune.core.plan import Plan, plan
 from softprune.methods.transforms import SoftThreshold
-from softprune.nn.catalog import NETWORKS, build
+from softprune.nn.catalog import build
 from softprune.train.assembly import aims_of, make_optimizer, proposed, selection
 from softprune.train.config import RunConfig
+from softprune.train.data.catalog import known_shape
 from softprune.train.learning_rate import schedule_function
 from softprune.train.length import stretch
 from softprune.train.weights import fitting, initial_weights
@@ -26,10 +27,6 @@ from softprune.train.weights import fitting, initial_weights
 SIZES = {
     "digits": 1_280, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000, "image-folder": 1_281_167,
     "har2": 7_352, "google12": 22_246,
-}  # fmt: skip
-SHAPES: dict[str, tuple[int, ...]] = {
-    "digits": (1, 1, 8, 8), "mnist": (1, 1, 28, 28), "fashion-mnist": (1, 1, 28, 28), "cifar10": (1, 3, 32, 32),
-    "har2": (1, 128, 9), "google12": (1, 99, 32),
 }  # fmt: skip
 
 
@@ -82,10 +79,7 @@ def _data(config: RunConfig) -> tuple[int, tuple[int, ...]]:
 
         source = open_source(config)
         return source.train_size, source.example_shape
-    if name == "image-folder":
-        side = config.data.image_size or NETWORKS["resnet50"].example_shape[-1]
-        return config.data.subset or SIZES[name], (1, 3, side, side)
-    return config.data.subset or SIZES[name], SHAPES[name]
+    return config.data.subset or SIZES[name], known_shape(name, image_size=config.data.image_size)
 
 
 def _forecast(

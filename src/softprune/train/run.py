@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import torch
 
 from softprune.budget.budget import Budget
 from softprune.train.assembly import assemble
-from softprune.train.checkpoints import Checkpoint, Checkpoints, restore
+from softprune.train.checkpoints import Checkpoint, Checkpoints, restore, set_aside
 from softprune.train.config import RunConfig
 from softprune.train.data.catalog import open_data
 from softprune.train.data.source import Source
 from softprune.train.length import stretch
+from softprune.train.lock import locked
 from softprune.train.loggers.audience import Audience
 from softprune.train.loggers.catalog import open_loggers
 from softprune.train.observer import Beginning, Ending, Observer, Silent
@@ -54,27 +56,45 @@ def train(config: RunConfig, folder: Path, *, observer: Observer | None = None) 
     return _go(config, folder, observer or Silent(), resume=False)
 
 
-def resume(folder: Path, *, observer: Observer | None = None) -> Outcome:
-    """Go on with a run from its last whole checkpoint; from the beginning if it has none.
+def resume(folder: Path, *, observer: Observer | None = None, trust: bool = False) -> Outcome:
+    """Go on with a run from its last whole checkpoint; from the beginning if it has no checkpoint file at all.
 
     On the same machine, versions, thread count and number of processes the result is the same, bit for bit, as
     that of a run that was never stopped. With another number of processes it goes on at the same step.
+
+    Args:
+        folder: the run folder.
+        observer: who watches; called on the first process only.
+        trust: import and call the code that the folder's configuration names.
+
+    Raises:
+        ValueError: if none of its checkpoint files can be read, with the way to begin anew; nothing is changed then.
+        BlockingIOError: if another process is writing to the folder.
     """
     RunFolder.open(folder)
-    return _go(RunConfig.load(folder / CONFIG), folder, observer or Silent(), resume=True)
+    return _go(RunConfig.load(folder / CONFIG, trust=trust), folder, observer or Silent(), resume=True)
 
 
 def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) -> Outcome:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    with join_processes() as processes:
+    with join_processes() as processes, ExitStack() as held:
+
+        def hold() -> None:
+            held.enter_context(locked(folder))
+
+        if resume:
+            processes.on_first(hold)
         source = open_source(config)
         _refuse_small_batches(config, source, processes)
         loggers: dict[str, Observer] = {}
         processes.on_first(lambda: loggers.update(open_loggers(config.log)))
         if not resume:
             processes.on_first(lambda: RunFolder.refuse_taken(folder))
-        found, notes = _newest_checkpoint(config, folder) if resume else (None, [])
+        notes: list[str] = []
+        unreadable: list[Path] = []
+        checkpoints = Checkpoints(RunFolder(folder).checkpoints, keep=config.checkpoint.keep)
+        found = checkpoints.newest(notes, unreadable) if resume else None
         parts = assemble(
             stretch(config),
             example_shape=source.example_shape,
@@ -85,9 +105,13 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
         )
         if not resume:
             # After the assembly: what cannot work, such as weights of another network, leaves no folder behind.
+            processes.on_first(hold)
             processes.on_first(lambda: RunFolder.create(folder, config.dump(), seed=config.seed, world=processes.world))
         audience, run = Audience(observer, loggers), RunFolder(folder)
         trainer = Trainer(stretch(config), parts, source, run=run, processes=processes, observer=audience)
+        if resume:
+            processes.wait()  # for those that still read the checkpoints
+            processes.on_first(lambda: notes.extend([set_aside(path) for path in unreadable]))
         logged = _restore(trainer, found, notes) if resume else 0
         ending: Ending = "failed"
         try:
@@ -129,12 +153,6 @@ def open_source(config: RunConfig) -> Source:
     )
 
 
-def _newest_checkpoint(config: RunConfig, folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The last whole checkpoint, and what is wrong with those after it."""
-    notes: list[str] = []
-    return Checkpoints(RunFolder(folder).checkpoints, keep=config.checkpoint.keep).newest(notes), notes
-
-
 def _restore(trainer: Trainer, found: Checkpoint | None, notes: list[str]) -> int:
     """Put a run back to a checkpoint, or to its beginning without one; how many lines it had logged."""
     if found is not None:
@@ -166,7 +184,7 @@ def _refuse_small_batches(config: RunConfig, source: Source, processes: Processe
 
 
 def _result(trainer: Trainer) -> dict[str, Any]:
-    last = [m for m in trainer.run.metrics() if m["kind"] == "epoch"][-1]
+    last = [m for m in trainer.run.metrics() if m.get("kind") == "epoch"][-1]
     keys = ("epoch", "step", "accuracy", "average_accuracy", "test_loss", "sparsity", "params", "macs", "units")
     newest = trainer.checkpoints.regular()
     return {

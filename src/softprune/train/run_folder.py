@@ -20,11 +20,12 @@ import torch
 import softprune
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
-from softprune.budget.files import write_text
+from softprune.budget.files import read_text, require_regular, write_error, write_text
 from softprune.core.diagnosis import Diagnosis
 from softprune.train.observer import Row
 
 VERSION = 1
+MOST_BYTES = 512 << 20  # of a log that is read
 CONFIG, ENVIRONMENT, METRICS, LAYERS, BUDGET, RESULT = (
     "config.yaml",
     "environment.json",
@@ -80,8 +81,7 @@ class RunFolder:
 
     def log(self, metrics: Row) -> None:
         """Append one object to metrics.jsonl."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(metrics)) + "\n")
+        self._append(METRICS, json.dumps(dict(metrics)) + "\n")
 
     def log_layers(self, epoch: int, step: int, diagnoses: Sequence[Diagnosis], profile: Profile) -> list[Row]:
         """Append one row per tensor to layers.csv; the rows, by column."""
@@ -91,8 +91,7 @@ class RunFolder:
         ]
         text = io.StringIO()
         csv.DictWriter(text, LAYER_COLUMNS, lineterminator="\n").writerows(rows)
-        with (self.path / LAYERS).open("a", encoding="utf-8") as file:
-            file.write(text.getvalue())
+        self._append(LAYERS, text.getvalue())
         return rows
 
     def write_budget(self, budget: Budget) -> None:
@@ -109,28 +108,63 @@ class RunFolder:
                 part.unlink(missing_ok=True)
 
     def cut_back(self, step: int) -> None:
-        """Forget what was logged after this step, and a line that was cut off while it was written."""
-        kept = [
-            line
-            for line in (self.path / METRICS).read_text(encoding="utf-8").splitlines()
-            if (found := _step_of(line)) is not None and found <= step
-        ]
+        """Forget what was logged after this step, and a line that was cut off while it was written.
+
+        Raises:
+            ValueError: naming a file that is no such log, before any is changed.
+        """
+        kept = [line for line in self._lines(METRICS) if (found := _step_of(line)) is not None and found <= step]
+        header, *lines = self._lines(LAYERS) or [",".join(LAYER_COLUMNS)]
+        if header != ",".join(LAYER_COLUMNS):
+            raise ValueError(
+                f"{self.path / LAYERS} has the columns {header[:200]!r}, where {','.join(LAYER_COLUMNS)} are needed; "
+                "put the file back, or an empty one"
+            )
+        rows = [row for row in lines if _is_layer(row) and int(row.split(",")[1]) <= step]
         write_text(self.path / METRICS, "".join(f"{line}\n" for line in kept))
-        lines = (self.path / LAYERS).read_text(encoding="utf-8").splitlines()
-        rows = [r for r in lines[1:] if r.count(",") == len(LAYER_COLUMNS) - 1 and int(r.split(",")[1]) <= step]
-        write_text(self.path / LAYERS, "".join(f"{line}\n" for line in [",".join(LAYER_COLUMNS), *rows]))
+        write_text(self.path / LAYERS, "".join(f"{line}\n" for line in [header, *rows]))
 
     def metrics(self) -> list[dict[str, Any]]:
         """All whole lines of metrics.jsonl."""
-        lines = (self.path / METRICS).read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if _step_of(line) is not None]
+        return [json.loads(line) for line in self._lines(METRICS) if _step_of(line) is not None]
+
+    def thresholds(self) -> dict[str, float]:
+        """Threshold of every tensor in the last epoch of layers.csv.
+
+        Raises:
+            ValueError: if the file has other columns, or no numbers in them.
+        """
+        try:
+            rows = csv.DictReader(self._lines(LAYERS))
+            return {row["name"]: float(row["alpha"]) for row in rows}
+        except (KeyError, TypeError, ValueError, csv.Error) as error:
+            raise ValueError(f"{self.path / LAYERS} has no columns name and alpha that can be read: {error}") from error
+
+    def _lines(self, name: str) -> list[str]:
+        # Not splitlines: it also splits at characters that a layer's name may have.
+        return read_text(self.path / name, most=MOST_BYTES).split("\n")[:-1]
+
+    def _append(self, name: str, text: str) -> None:
+        path = self.path / name
+        try:
+            require_regular(path)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            again = f"the checkpoints are intact, go on from them with softprune train --resume {self.path}"
+            raise write_error(path, error, kept=again) or error from error
 
 
 def _step_of(line: str) -> int | None:
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
+
+
+def _is_layer(row: str) -> bool:
+    cells = row.split(",")
+    return len(cells) == len(LAYER_COLUMNS) and cells[1].isdecimal()
 
 
 def _environment(seed: int, world: int) -> dict[str, Any]:

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
+from softprune.core.sharding import local
 from softprune.train.assembly import Assembly
 from softprune.train.checkpoints import Checkpoints
 from softprune.train.config import RunConfig
@@ -169,6 +172,12 @@ class Trainer:
         if self.processes.first:
             self._log(metrics)
         if position.best is None or position.accuracy > position.best["accuracy"]:
+            # A run that diverged in its first epoch has its best accuracy there, by chance.
+            broken = [n for n, p in parts.model.named_parameters() if not bool(torch.isfinite(local(p)).all())]
+            if self.processes.any(bool(broken)):
+                if self.processes.first:
+                    self.observer.on_note(f"not kept as the best, since it has NaN or infinite values: {broken[:5]}")
+                return
             kept = ("epoch", "step", "sparsity", "macs", "params", "units")
             position.best = {key: metrics[key] for key in kept if key in metrics}
             position.best |= {"accuracy": position.accuracy, "checkpoint": "checkpoints/best.safetensors"}

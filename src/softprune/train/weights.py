@@ -17,13 +17,16 @@ PREFIX = "module."  # DataParallel's
 _SHOWN = 8
 
 
-def read_weights(where: str | Path) -> dict[str, Tensor]:
-    """The plain weights of a file or of a run folder, on the CPU; no file is unpickled beyond tensors and numbers.
+def read_weights(where: str | Path, *, wanted_by: RunConfig | None = None) -> dict[str, Tensor]:
+    """The plain weights of a file or of a run folder, on the CPU; what is there may come from a stranger.
+
+    No file is unpickled beyond tensors and numbers, and no code that a run folder names is imported.
 
     Args:
         where: a safetensors file, such as one that ``softprune bake`` wrote; a file of torch.save with a state dict, or
             with one under "state_dict"; or a run folder, whose last whole checkpoint is taken as ``softprune bake``
-            would write it.
+            would write it, with the keys of the network before ranks are folded.
+        wanted_by: the run that begins with them, on whose network the zeros of a run folder are worked out.
 
     Raises:
         ValueError: if there is nothing there, or something else.
@@ -32,7 +35,7 @@ def read_weights(where: str | Path) -> dict[str, Tensor]:
     if (path / CONFIG).is_file():
         from softprune.train.trained import plain_weights  # which makes runs, and they begin with this
 
-        return plain_weights(path)
+        return plain_weights(path, wanted_by=wanted_by)
     if path.is_dir():
         raise ValueError(f"{path} is no run folder, since it has no {CONFIG}: name a run folder, or a file of weights")
     return _read_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
@@ -43,7 +46,7 @@ def initial_weights(config: RunConfig) -> dict[str, Tensor] | None:
     if config.model.weights is None:
         return None
     try:
-        return read_weights(config.model.weights)
+        return read_weights(config.model.weights, wanted_by=config)
     except ValueError as error:
         raise ValueError(f"model.weights: {error}") from error
 

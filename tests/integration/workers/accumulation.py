@@ -16,6 +16,7 @@ from training import quiet
 from softprune.train import assembly
 from softprune.train.config import RunConfig
 from softprune.train.observer import Silent
+from softprune.train.processes import run_and_leave
 from softprune.train.run import train
 
 SHORT = ["epochs=2", "data.subset=328", "threads=1", "log.every_steps=1", "propose.push=2"]
@@ -121,10 +122,7 @@ def main():
     refusals = _refusals(folder)
     assert dist.is_initialized(), "a run leaves the group of the program alone"
     (folder / f"{dist.get_rank()}.json").write_text(json.dumps({"exchanges": counts, "refusals": refusals}))
-    # A process that leaves while another still talks to it takes the other down.
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    run_and_leave(main)

@@ -17,6 +17,7 @@ from softprune.core.collapse import CollapseWarning
 from softprune.core.sparsify import sparsify
 from softprune.core.support import freeze_support
 from softprune.methods import GMP, STR
+from softprune.train.processes import run_and_leave
 
 METHODS = {
     "tensor": STR(s_init=-4.0),
@@ -152,9 +153,7 @@ def main():
     _freeze(results, rank, world)
     _save(folder, rank, world)
     save_file(results, folder / f"{rank}.safetensors")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    run_and_leave(main)

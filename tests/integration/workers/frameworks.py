@@ -1,7 +1,6 @@
 """One of two processes under other people's loops: ``frameworks.py FOLDER``, started by torchrun."""
 
 import logging
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -20,6 +19,7 @@ from softprune.adapters.lightning import SoftpruneCallback, sparsifier_of
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 from softprune.train.data.digits import load_digits
+from softprune.train.processes import run_and_leave
 
 METHOD = STR(s_init=-6.0)
 EPOCHS, BATCH = 4, 16
@@ -137,11 +137,7 @@ def main(folder):
     record(results, "accelerate resumed", resumed.sparsifier)
     record(results, "lightning", lightning(folder))
     save_file(results, folder / f"{rank}.safetensors")
-    # The frameworks leave threads of gloo behind, which now and then abort or block a process that ends in the usual
-    # way while the machine is busy. Everything is written: leave without the interpreter's clean-up.
-    dist.barrier()
-    os._exit(0)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    run_and_leave(lambda: main(Path(sys.argv[1])))

@@ -20,6 +20,7 @@ from softprune.core.bake import bake
 from softprune.core.collapse import CollapseWarning
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
+from softprune.train.processes import run_and_leave
 
 METHODS = {
     "tensor": STR(s_init=-4.0),
@@ -240,9 +241,7 @@ def main():
     _held(results, mesh, rank, world)
     save_file({key: t.contiguous() for key, t in results.items()}, folder / f"{rank}.safetensors")
     (folder / f"{rank}.json").write_text(json.dumps(refusals))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    run_and_leave(main)

@@ -18,6 +18,7 @@ from softprune.core.collapse import CollapseWarning
 from softprune.methods import from_config, method_names
 from softprune.testing.network import Network
 from softprune.testing.trial import STEPS, Setting, Trial, hastened
+from softprune.train.processes import run_and_leave
 
 # Settings for a short training.
 SHORT = {"dsr": {"threshold": 0.05}, "acdc": {"phases": 3}, "imp": {"rounds": 3}}
@@ -49,9 +50,7 @@ def main():
             results[f"{name} {total}/after"] = _hash(trial.living())
             results[f"{name} {total}/weights"] = _hash(trial.effective())
     save_file(results, Path(sys.argv[1]) / f"{rank}.safetensors")
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    run_and_leave(main)

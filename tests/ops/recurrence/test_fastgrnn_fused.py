@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sequences import as_double, problem, run, worst, worst_of_terms
+from torch.autograd import forward_ad
 
-from softprune.ops.recurrence import CURVES, fastgrnn, fastgrnn_loop
+from softprune.ops.recurrence import CURVES, fastgrnn, fastgrnn_loop, library
 from softprune.ops.recurrence.fused import fused
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -192,3 +193,39 @@ def test_autocast_leaves_the_recurrence_in_float32():
         found = run(fastgrnn, tensors)
     assert torch.equal(found["states"], plain["states"])
     assert torch.equal(found["du"], plain["du"])
+
+
+def test_the_compiled_operator_is_found_and_one_of_another_version_is_refused(compiled, monkeypatch):
+    assert isinstance(compiled, library.Library) and library.is_there()
+    library.library.cache_clear()
+    assert isinstance(library.library(), library.Library)
+    monkeypatch.setattr(library, "ABI", library.ABI + 1)
+    with pytest.raises(OSError, match="does not fit this package"):
+        library.Library(library.RECURRENCE.file)
+
+
+def test_forward_mode_takes_the_loop():
+    tensors = {k: v.detach() for k, v in problem(samples=2, steps=3, features=4, hidden=5).items()}
+    x, slope = tensors.pop("x"), torch.ones(2, 3, 4)
+    _, expected = torch.func.jvp(lambda x: fastgrnn_loop(x, **tensors)[1], (x,), (slope,))
+    with forward_ad.dual_level():
+        _, last = fastgrnn(forward_ad.make_dual(x, slope), **tensors)
+        torch.testing.assert_close(forward_ad.unpack_dual(last).tangent, expected)
+    torch.testing.assert_close(torch.func.jvp(lambda x: fastgrnn(x, **tensors)[1], (x,), (slope,))[1], expected)
+
+
+def test_scales_in_another_precision_are_read_as_what_they_are():
+    tensors = {k: v.detach() for k, v in problem(samples=2, steps=3, features=4, hidden=5).items()}
+    wide = tensors | {"nu": tensors["nu"][0].double()}
+    torch.testing.assert_close(fastgrnn(**wide)[1], fastgrnn(**tensors)[1], check_dtype=False)
+
+
+@pytest.mark.parametrize("wanted", ["x", "w"])
+def test_one_gradient_alone(wanted):
+    tensors = {k: v.detach() for k, v in problem(samples=2, steps=3, features=4, hidden=5).items()}
+    found = []
+    for function in (fastgrnn, fastgrnn_loop):
+        given = tensors | {wanted: tensors[wanted].clone().requires_grad_()}
+        function(**given)[1].sum().backward()
+        found.append(given[wanted].grad)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)

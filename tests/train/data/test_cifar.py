@@ -13,6 +13,7 @@ from data_files import (
     write_cifar_png,
     write_cifar_python,
 )
+from PIL import Image
 from real_data import data_root
 
 from softprune.train.data.catalog import open_data
@@ -144,6 +145,43 @@ def test_png_without_its_labels_is_refused(tmp_path):
     layout = written(tmp_path, "png")
     (tmp_path / "train_lables.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"train_lables\.json: the file is not there"):
+        read_cifar10(tmp_path, layouts=[layout], counts=COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 100_000, "expected a JSON file, found"),
+        ("{", "expected a JSON file, found"),
+        ('{"a": 1}', "expected 4 labels from 0 to 9, found 0 among 0"),
+        ("[[1, 2], [3], 4, 5" + ", 1" * 16 + "]", "expected 4 labels from 0 to 9, found 2 among 4"),
+        ("[" + " " * (1 << 20) + "]", "expected at most 1,048,576 bytes, found 1,048,578"),
+    ],
+    ids=["deep", "cut", "object", "ragged", "long"],
+)
+def test_labels_of_png_that_are_none_are_refused(tmp_path, content, message):
+    layout = written(tmp_path, "png")
+    (tmp_path / "train_lables.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_cifar10(tmp_path, layouts=[layout], counts=COUNTS)
+
+
+def test_png_with_more_pixels_than_ten_thousand_images_is_refused(tmp_path):
+    layout = written(tmp_path, "png")
+    Image.new("1", (1024, 10_001)).save(tmp_path / "data_batch_1.png")
+    with pytest.raises(ValueError, match="expected at most 10,240,000 pixels, found 1024 x 10001"):
+        read_cifar10(tmp_path, layouts=[layout], counts=COUNTS)
+    Image.new("RGB", (1023, 4)).save(tmp_path / "data_batch_1.png")
+    with pytest.raises(ValueError, match="expected 1024 pixels a row"):
+        read_cifar10(tmp_path, layouts=[layout], counts=COUNTS)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("binary", "30,730,000"), ("python", "34,924,304")])
+def test_a_file_longer_than_the_format_is_not_read(tmp_path, kind, most):
+    layout = written(tmp_path, kind)
+    with (tmp_path / f"data_batch_3{layout.suffix}").open("r+b") as file:
+        file.truncate(8 << 30)  # takes no place on the disk
+    with pytest.raises(ValueError, match=f"expected at most {most} bytes, found 8,589,934,592"):
         read_cifar10(tmp_path, layouts=[layout], counts=COUNTS)
 
 

@@ -125,6 +125,55 @@ def test_a_file_that_is_not_what_it_should_be_is_named(root, file, change, messa
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_zip_that_expands_beyond_the_format_is_not_unpacked(original, tmp_path, inner):
+    path = tmp_path / "bomb.zip"
+    name = f"{FOLDER}.zip" if inner else f"{FOLDER}/train/y_train.txt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive, archive.open(name, "w") as file:
+        for _ in range(129 if inner else 1):
+            file.write(b"1" * (1 << 20))
+    most, found = ("134,217,728", "135,266,304") if inner else ("1,920", "1,048,576")
+    with pytest.raises(ValueError, match=f"expected at most {most} bytes, found {found}"):
+        read_har2(path, counts=HAR_COUNTS)
+
+
+@pytest.mark.parametrize("change", ["encrypted", "packed with lzma"])
+def test_other_ways_to_pack_are_refused(tmp_path, change):
+    path = tmp_path / "other.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA if "lzma" in change else zipfile.ZIP_STORED) as archive:
+        archive.writestr(f"{FOLDER}/train/y_train.txt", "1\n" * 60)
+    if change == "encrypted":
+        content = bytearray(path.read_bytes())
+        content[content.index(b"PK\x01\x02") + 8] |= 1
+        path.write_bytes(content)
+    with pytest.raises(ValueError, match="expected a text file, stored or deflated and without a password"):
+        read_har2(path, counts=HAR_COUNTS)
+
+
+def test_names_that_loop_are_no_trouble(tmp_path):
+    with zipfile.ZipFile(tmp_path / "names.zip", "w") as archive:
+        for name in ("//", "/", f"{FOLDER}//", f"{FOLDER}/../x"):
+            archive.writestr(name, "")
+    with pytest.raises(FileNotFoundError, match=r"y_train\.txt: the file is not there"):
+        read_har2(tmp_path / "names.zip", counts=HAR_COUNTS)
+
+
+def test_a_text_longer_than_its_numbers_is_not_read(root):
+    path = root / FOLDER / "train" / "y_train.txt"
+    with path.open("r+b") as file:
+        file.truncate(8 << 30)  # takes no place on the disk
+    with pytest.raises(ValueError, match=r"y_train\.txt: expected at most 1,920 bytes, found 8,589,934,592"):
+        read_har2(root, counts=HAR_COUNTS)
+
+
+@pytest.mark.parametrize("value", ["0", "31", "1.5", "1e30"])
+def test_subjects_are_whole_numbers(root, value):
+    path = root / FOLDER / "train" / "subject_train.txt"
+    path.write_text(f"{value}\n" + "1\n" * 59)
+    with pytest.raises(ValueError, match="expected the subjects 1 to 30, found"):
+        read_har2(root, counts=HAR_COUNTS)
+
+
 def test_too_few_subjects_for_a_validation_are_refused(root):
     path = root / FOLDER / "train" / "subject_train.txt"
     path.write_text("1\n" * 60)

@@ -1,11 +1,15 @@
 """Google-12 from wav files and from ready features."""
 
+import io
+import json
+import os
 import shutil
 import zipfile
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from real_data import shared
 from sequence_files import speakers, wav, write_features, write_speech
 
@@ -52,7 +56,7 @@ def test_a_clip_is_padded_in_front_and_made_features(original):
     clips, part = list_clips(original, "training"), read_split(original, "training")
     path = clips.files[0]
     assert path.parent.name == COMMANDS[0]
-    samples = read_wav(path, name="google12")
+    samples = read_wav(path, name="google12", longest=16_000)
     assert len(samples) == 12_000
     assert torch.equal(part.values[0], log_mel(front_padded(torch.from_numpy(samples))[None])[0])
     assert LABELS[part.labels[0]] == "yes"
@@ -96,8 +100,9 @@ SOUND = np.zeros(16_000)
         (b"", "expected a wav file of 16-bit numbers, found"),
         (b"ID3 not a wav file at all, but long enough to be read", "expected a wav file of 16-bit numbers, found"),
         (wav(np.zeros(16_001)), "expected at most 16000 samples, found 16001"),
+        (wav(SOUND)[:40] + b"\xfe\xff\xff\xff", "expected at most 16000 samples, found 2147483647"),
     ],
-    ids=["rate", "stereo", "8-bit", "cut", "cut-header", "empty", "other", "long"],
+    ids=["rate", "stereo", "8-bit", "cut", "cut-header", "empty", "other", "long", "promise"],
 )
 def test_a_clip_that_is_not_what_it_should_be_is_named(root, content, message):
     (root / CLIP).write_bytes(content)
@@ -141,6 +146,66 @@ def test_noise_shorter_than_a_second_is_refused(root):
     (root / NOISE / "pink.wav").write_bytes(wav(np.zeros(15_999)))
     with pytest.raises(ValueError, match=r"pink\.wav: expected at least 16000 samples of noise, found 15999"):
         read_google12(root)
+
+
+def test_noise_that_promises_more_than_ten_minutes_is_not_read(root):
+    (root / NOISE / "pink.wav").write_bytes(wav(SOUND)[:40] + b"\xfe\xff\xff\xff")
+    with pytest.raises(ValueError, match=r"pink\.wav: expected at most 9600000 samples, found 2147483647"):
+        read_google12(root)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
+def test_a_fifo_among_the_clips_is_refused(root):
+    (root / CLIP).unlink()
+    os.mkfifo(root / CLIP)
+    with pytest.raises(ValueError, match="expected a regular file, found a folder, a device or a FIFO"):
+        read_google12(root)
+
+
+def with_member(path, name, content):
+    """The zip of features with one file replaced."""
+    with zipfile.ZipFile(path) as archive:
+        held = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for key, value in {**held, name: content}.items():
+            archive.writestr(key, value)
+
+
+def png(width, height):
+    content = io.BytesIO()
+    Image.new("1", (width, height)).save(content, "PNG")
+    return content.getvalue()
+
+
+META = {"labels": LABELS, "step": 0.5, "floor": -20.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("meta.json", b" " * ((1 << 20) + 1), "expected at most 1,048,576 bytes"),
+        ("meta.json", b"[" * 100_000, "expected a JSON file, found"),
+        ("meta.json", b"[1, 2]", "expected the labels _silence_"),
+        ("meta.json", json.dumps({**META, "labels": 5}).encode(), "expected the labels _silence_"),
+        ("meta.json", json.dumps({**META, "step": "x"}).encode(), "expected a number as step in meta.json, found 'x'"),
+        ("meta.json", json.dumps({**META, "floor": 1e300}).encode(), "expected a number as floor"),
+        ("training/index.csv", b" " * 24_000_001, "expected at most 24,000,000 bytes"),
+        ("training/index.csv", b"label\n" + b"1\n" * 120_001, "expected at most 120,000 clips in index.csv"),
+        ("training/index.csv", b"name,source\n0,a\n", "expected labels from 0 to 11, found 'None'"),
+        ("training/index.csv", b"source,label\n0\n", "expected labels from 0 to 11, found 'None'"),
+        ("training/index.csv", b"label\n" + b"9" * 5000, "expected labels from 0 to 11, found '999"),
+        ("training/index.csv", b'label\n"' + b"9" * 200_000, "expected index.csv to be a table of texts"),
+        ("training/index.csv", b"\xff\xfe", "expected index.csv to be a table of texts"),
+        ("training/000.png", png(32 * 5, 99), "expected at most 12,672 pixels, found 160 x 99"),
+        ("training/001.png", png(32, 99), "expected at most 0 pixels, found 32 x 99"),
+        ("training/000.png", b"\0" * (2 << 20), "expected at most 1,061,248 bytes, found 2,097,152"),
+    ],
+)
+def test_a_part_beyond_the_format_is_refused(tmp_path, name, content, message):
+    write_features(tmp_path / FILE)
+    with_member(tmp_path / FILE, name, content)
+    with pytest.raises(ValueError, match=message):
+        read_google12(tmp_path)
 
 
 def test_ready_features_are_read(tmp_path):

@@ -52,7 +52,7 @@ def work(file, folder, step, act):
             act()
 
     TrialWatcher.on_step = on_step
-    run_sweep(Sweep.load(file), folder)
+    run_sweep(Sweep.load(file, trust=True), folder)
 
 
 class Signal:

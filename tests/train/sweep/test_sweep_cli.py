@@ -16,7 +16,7 @@ PLAIN = {"model": "digits"}
 
 
 def run(*words, code=0):
-    result = CliRunner().invoke(app, ["sweep", *map(str, words)], env={"COLUMNS": "160"})
+    result = CliRunner().invoke(app, ["sweep", "--trust", *map(str, words)], env={"COLUMNS": "160"})
     assert result.exit_code == code, result.output
     return result.output
 
@@ -50,7 +50,7 @@ def test_a_dry_run_writes_nothing(tmp_path, monkeypatch):
 def test_a_sweep_in_which_all_trials_fail_is_an_error(tmp_path):
     wild = {"optimizer.threshold_decay": 1e-30, "method.s_init": -100.0, "propose.push": 8.2, "data.subset": 640}
     file = write_sweep(tmp_path, search={"optimizer.lr": [1e18, 1e19]}, changes=wild)
-    result = CliRunner().invoke(app, ["sweep", str(file), "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(app, ["sweep", "--trust", str(file), "--out", str(tmp_path / "out")])
     assert result.exit_code == 1
     assert str(result.exception).startswith("all 2 trials failed; the first one: FloatingPointError: the loss is")
 
@@ -58,7 +58,7 @@ def test_a_sweep_in_which_all_trials_fail_is_an_error(tmp_path):
 def test_without_optuna_the_error_names_the_extra_and_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     file = write_sweep(tmp_path, search={"seed": [0, 1]})
-    result = CliRunner().invoke(app, ["sweep", str(file), "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(app, ["sweep", "--trust", str(file), "--out", str(tmp_path / "out")])
     assert isinstance(result.exception, ImportError)
     assert 'pip install "softprune[sweep]"' in str(result.exception)
     assert not (tmp_path / "out").exists()
@@ -67,7 +67,7 @@ def test_without_optuna_the_error_names_the_extra_and_nothing_is_written(tmp_pat
 
 def test_under_torchrun_a_sweep_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    result = CliRunner().invoke(app, ["sweep", str(write_sweep(tmp_path, search={"seed": [0]}))])
+    result = CliRunner().invoke(app, ["sweep", "--trust", str(write_sweep(tmp_path, search={"seed": [0]}))])
     assert "without torchrun" in str(result.exception)
 
 
@@ -75,7 +75,18 @@ def test_under_torchrun_a_sweep_is_refused(tmp_path, monkeypatch):
 def test_workers_of_one_command_stop_together_and_put_their_trials_back(tmp_path):
     changes = {**SHORT, **PLAIN, "threads": None, "checkpoint.every_steps": 1, "epochs": 200}
     file = write_sweep(tmp_path, search={"seed": [0, 1]}, changes=changes)
-    command = [sys.executable, "-m", "softprune", "sweep", str(file), "--out", str(tmp_path / "out"), "--workers", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "softprune",
+        "sweep",
+        "--trust",
+        str(file),
+        "--out",
+        str(tmp_path / "out"),
+        "--workers",
+        "2",
+    ]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     for number in ("0000", "0001"):
         wait_for(tmp_path / "out" / "trials" / number / "checkpoints")
@@ -85,4 +96,4 @@ def test_workers_of_one_command_stop_together_and_put_their_trials_back(tmp_path
     rows = read_table(tmp_path / "out")
     assert [(row["state"], row["attempts"]) for row in rows] == [("waiting", "1")] * 2
     for row in rows:
-        assert RunConfig.load(tmp_path / "out" / row["folder"] / "config.yaml").threads == 1
+        assert RunConfig.load(tmp_path / "out" / row["folder"] / "config.yaml", trust=True).threads == 1

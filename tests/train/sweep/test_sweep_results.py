@@ -14,7 +14,7 @@ from softprune.train.sweep.sweep import Sweep
 def results_of(folder, objectives, rows):
     """Results with these objectives per trial; None for one that is not complete."""
     names = objectives if isinstance(objectives, list) else [objectives]
-    sweep = Sweep.load(write_sweep(folder, search={"seed": {"low": 0, "high": 199}}, objectives=objectives))
+    sweep = Sweep.load(write_sweep(folder, search={"seed": {"low": 0, "high": 199}}, objectives=objectives), trust=True)
     trials = []
     for n, row in enumerate(rows):
         state, reason = ("failed", "no") if row is None else ("complete", "")

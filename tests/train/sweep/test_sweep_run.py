@@ -29,7 +29,7 @@ THREE_EPOCHS = {"epochs": 3, "data.subset": 320}
 def test_a_grid_leaves_ordinary_run_folders_and_tables(tmp_path):
     search = {"optimizer.lr": [0.05, 0.1], "ema": [None, 0.5]}
     file = write_sweep(tmp_path, search=search, objectives=["accuracy"])
-    results = run_sweep(Sweep.load(file), tmp_path / "out")
+    results = run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
     rows = read_table(tmp_path / "out")
     assert [(row["optimizer.lr"], row["ema"]) for row in rows] == [
         ("0.05", "null"), ("0.05", "0.5"), ("0.1", "null"), ("0.1", "0.5"),
@@ -37,11 +37,11 @@ def test_a_grid_leaves_ordinary_run_folders_and_tables(tmp_path):
     for row in rows:
         folder = tmp_path / "out" / row["folder"]
         assert row["state"] == "complete" and folder.name == f"{int(row['number']):04d}"
-        config = RunConfig.load(folder / "config.yaml")
+        config = RunConfig.load(folder / "config.yaml", trust=True)
         assert config.name == f"test-{folder.name}" and config.optimizer.lr == float(row["optimizer.lr"])
         last = json.loads((folder / "result.json").read_text())["last"]
         assert float(row["accuracy"]) == last.get("average_accuracy", last["accuracy"])
-        assert evaluate_run(folder)[0].samples == 517
+        assert evaluate_run(folder, trust=True)[0].samples == 517
     best = read_best(tmp_path / "out")
     highest = max(float(row["accuracy"]) for row in rows)
     assert best["best"][0]["objectives"] == {"accuracy": highest}
@@ -68,7 +68,9 @@ def test_the_pareto_set_is_that_of_the_table(tmp_path):
     changes = {"epochs": 2, "data.subset": 320}
     search = {"propose.push": {"low": 1.0, "high": 7.0, "step": 2}, "optimizer.lr": [0.05, 0.2]}
     run_sweep(
-        Sweep.load(write_sweep(tmp_path, changes=changes, search=search, objectives=["accuracy", "params"])),
+        Sweep.load(
+            write_sweep(tmp_path, changes=changes, search=search, objectives=["accuracy", "params"]), trust=True
+        ),
         tmp_path / "out",
     )
     points = {int(r["number"]): (float(r["accuracy"]), int(r["params"])) for r in read_table(tmp_path / "out")}
@@ -90,10 +92,10 @@ def test_a_killed_worker_s_trial_goes_on_from_its_checkpoint_bit_for_bit(tmp_pat
     assert worker.exitcode == -signal.SIGKILL
     run = tmp_path / "out" / "trials" / "0000"
     assert not (run / "result.json").exists()
-    results = run_sweep(Sweep.load(file), tmp_path / "out")
+    results = run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
     assert [(t.number, t.state, t.attempts, t.folder) for t in results.trials] == [(0, "complete", 2, "trials/0000")]
     assert "after step 5 of 15" in (run / "notes.txt").read_text()
-    train(RunConfig.load(run / "config.yaml"), tmp_path / "whole")
+    train(RunConfig.load(run / "config.yaml", trust=True), tmp_path / "whole")
     assert_same_run(run, tmp_path / "whole")
 
 
@@ -114,7 +116,7 @@ def test_a_worker_that_only_slept_never_writes_beside_the_one_that_took_over(tmp
     (row,) = read_table(tmp_path / "out")
     assert row["state"] == "complete" and int(row["attempts"]) >= 3
     run = tmp_path / "out" / "trials" / "0000"
-    train(RunConfig.load(run / "config.yaml"), tmp_path / "whole")
+    train(RunConfig.load(run / "config.yaml", trust=True), tmp_path / "whole")
     assert_same_run(run, tmp_path / "whole")
 
 
@@ -129,11 +131,11 @@ def test_a_signal_puts_the_trial_back_and_a_later_start_goes_on(tmp_path, start_
     first, second = read_table(tmp_path / "out")
     assert (first["state"], first["attempts"], first["folder"]) == ("waiting", "1", "trials/0000")
     assert (second["state"], second["attempts"]) == ("waiting", "0")
-    results = run_sweep(Sweep.load(file), tmp_path / "out")
+    results = run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
     assert [(t.state, t.attempts) for t in results.trials] == [("complete", 2), ("complete", 1)]
     run = tmp_path / "out" / "trials" / "0000"
     assert f"after step {step} of 15" in (run / "notes.txt").read_text()
-    train(RunConfig.load(run / "config.yaml"), tmp_path / "whole")
+    train(RunConfig.load(run / "config.yaml", trust=True), tmp_path / "whole")
     assert_same_run(run, tmp_path / "whole")
 
 
@@ -146,27 +148,27 @@ def test_a_hopeless_trial_is_stopped_early_and_leaves_a_readable_run(tmp_path):
         changes={"epochs": 4, "data.subset": 640, "propose.push": 8.2},
         pruner={"name": "median", "startup_trials": 2, "warmup_epochs": 2},
     )
-    run_sweep(Sweep.load(file), tmp_path / "out")
+    run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
     rows = read_table(tmp_path / "out")
     assert [row["state"] for row in rows] == ["complete", "complete", "pruned"]
     assert rows[2]["accuracy"] == ""
     run = tmp_path / "out" / rows[2]["folder"]
     epochs = [json.loads(line)["epoch"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert epochs == [0, 1]
-    assert evaluate_run(run)[0].samples == 517
+    assert evaluate_run(run, trust=True)[0].samples == 517
     assert not (run / "result.json").exists()
 
 
 def test_a_failing_trial_is_recorded_and_the_sweep_goes_on(tmp_path):
     wild = {"optimizer.threshold_decay": 1e-30, "method.s_init": -100.0, "propose.push": 8.2}
     file = write_sweep(tmp_path, search={"optimizer.lr": [1e18, 0.1]}, changes={**wild, "data.subset": 320})
-    results = run_sweep(Sweep.load(file), tmp_path / "out")
+    results = run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
     failed, complete = read_table(tmp_path / "out")
     assert (failed["state"], complete["state"]) == ("failed", "complete")
     assert failed["reason"].startswith("FloatingPointError: the loss is")
     assert "FloatingPointError" in (tmp_path / "out" / failed["folder"] / "error.txt").read_text()
     assert [trial.number for trial in results.best] == [1]
-    assert run_sweep(Sweep.load(file), tmp_path / "out").trials == results.trials
+    assert run_sweep(Sweep.load(file, trust=True), tmp_path / "out").trials == results.trials
 
 
 def test_a_signal_at_the_very_end_of_a_trial_stops_the_worker_after_it(tmp_path, start_worker):
@@ -177,7 +179,7 @@ def test_a_signal_at_the_very_end_of_a_trial_stops_the_worker_after_it(tmp_path,
 
 def test_a_worker_stops_with_the_process_that_started_it(tmp_path):
     # No process has this id, so the one that started this worker is gone.
-    sweep = Sweep.load(write_sweep(tmp_path, search={"seed": [0, 1]}))
+    sweep = Sweep.load(write_sweep(tmp_path, search={"seed": [0, 1]}), trust=True)
     results = run_sweep(sweep, tmp_path / "out", parent=2**22 + 1)
     assert results.ended == 0 and not list((tmp_path / "out" / "trials").iterdir())
 
@@ -190,7 +192,7 @@ def test_random_trials_are_those_of_the_seed_whatever_was_stopped(tmp_path, star
         file = write_sweep(tmp_path / name, search=search, sampler="random", trials=3, seed=seed)
         if stop is not None:
             start_worker(file, tmp_path / name / "out", step=stop, act=Signal(signal.SIGTERM)).join()
-        run_sweep(Sweep.load(file), tmp_path / name / "out")
+        run_sweep(Sweep.load(file, trust=True), tmp_path / name / "out")
         tables[name] = [
             {k: v for k, v in row.items() if k != "attempts"} for row in read_table(tmp_path / name / "out")
         ]
@@ -208,7 +210,7 @@ def test_random_trials_are_those_of_the_seed_whatever_was_stopped(tmp_path, star
 def test_a_machine_that_lacks_something_stops_and_fails_no_trial(tmp_path, changes, missing):
     file = write_sweep(tmp_path, search={"seed": [0, 1]}, changes=changes)
     with pytest.raises((OSError, ValueError), match=missing):
-        run_sweep(Sweep.load(file), tmp_path / "out")
+        run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
     assert not list((tmp_path / "out" / "trials").iterdir())
 
 
@@ -223,7 +225,7 @@ def test_a_full_disk_stops_the_worker_and_puts_the_trial_back(tmp_path, monkeypa
     file = write_sweep(tmp_path, search={"seed": [0, 1]}, retries=1)
     monkeypatch.setattr(state_file, "save_file", full)
     with pytest.raises(OSError, match="No space left on device"):
-        run_sweep(Sweep.load(file), tmp_path / "out")
+        run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
     monkeypatch.setattr(state_file, "save_file", real)
-    results = run_sweep(Sweep.load(file), tmp_path / "out")
+    results = run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
     assert [(trial.state, trial.attempts) for trial in results.trials] == [("complete", 2), ("complete", 1)]

@@ -86,15 +86,8 @@ class Part:
         return _total(self.members, 1.0 - (1.0 - self.density) * share)
 
     def on(self, model: nn.Module, targets: Sequence[Target]) -> Part:
-        """The same part of a copy of the model; what was learnt about the distribution goes with it."""
+        """The same part of a copy of the model, whose targets are `copied`."""
         named = {target.name: target for target in targets}
-        missing = [m.target.name for m in self.members if m.target.name not in named]
-        if missing:
-            raise ValueError(f"this is no copy of the sparsified model: it does not manage {', '.join(missing)}")
-        for member in self.members:
-            theirs = named[member.target.name].transform
-            for key, value in member.target.transform.named_buffers():
-                theirs.get_buffer(key).copy_(value)
         members = tuple(replace(m, target=named[m.target.name]) for m in self.members)
         bill = None if self.bill is None else self.bill.on(model)
         return replace(self, members=members, bill=bill, trail=Trail())
@@ -123,15 +116,49 @@ class Part:
         """Whether the weights in use now cost what is allowed, to the cost of one weight. A bill must be solved."""
         if self.bill is not None:
             return False
-        kept = [int(torch.count_nonzero(m.target.effective)) for m in self.members]
-        spent = sum(m.price.of(n) for n, m in zip(kept, self.members, strict=True))
-        return self.allowed(progress) - max(m.price.most for m in self.members) < spent <= self.allowed(progress)
+        return self.allowed(progress) - max(m.price.most for m in self.members) < self.spent() <= self.allowed(progress)
+
+    def words(self, total: float) -> str:
+        """A total in the unit of the goal."""
+        return _words(self.goal, total)
+
+    @torch.no_grad()
+    def spent(self) -> float:
+        """What the weights, or units, in use now cost together, in the unit of the goal."""
+        if self.bill is not None:
+            return self.bill.now().total([(m.target.effective != 0).flatten().cpu().numpy() for m in self.members])
+        return sum(m.price.of(int(torch.count_nonzero(m.target.effective))) for m in self.members)
 
     def __str__(self) -> str:
         """The same for equal parts in any process, as a checkpoint needs it."""
         known = isinstance(self.schedule, Ramp | Constant | Staircase)
         marks = ", ".join(f"{asked(self.schedule, quarter / 4):.6g}" for quarter in range(5))
         return f"{self.goal} by {self.schedule if known else f'a schedule of your own ({marks})'}"
+
+
+@torch.no_grad()
+def copied(originals: Sequence[Target], targets: Sequence[Target]) -> tuple[Target, ...]:
+    """The tensors of a copy of a model in the order of the original ones, with the masks and thresholds of these.
+
+    Raises:
+        ValueError: if it is no copy, or one from before the original was frozen.
+    """
+    named = {target.name: target for target in targets}
+    missing = [original.name for original in originals if original.name not in named]
+    if missing:
+        raise ValueError(
+            f"this is no copy of the sparsified model: it does not manage {', '.join(missing)}. Of an AveragedModel "
+            "pass its .module"
+        )
+    for original in originals:
+        if not original.managed:
+            continue  # baked already, so that the copy has to do with its own
+        mine, theirs = original.transform, named[original.name].transform
+        if type(mine) is not type(theirs):
+            raise ValueError(f"{original.name} was frozen since this copy was made: make it anew from the frozen model")
+        for key, value in mine.named_buffers():
+            theirs.get_buffer(key).copy_(value)
+    return tuple(named[original.name] for original in originals)
 
 
 def make_part(
@@ -203,11 +230,14 @@ def _refuse_floors(goal: Goal, members: Sequence[Member], final: float) -> None:
     least = sum(m.price.of(m.floor) for m in members)
     if least <= final:
         return
-    unit, digits = (1e3, ".4f") if isinstance(goal, Latency) else (1.0, ".0f")
     raise ValueError(
-        f"{goal} leaves {unit * final:,{digits}} to keep, but the floors of the {len(members)} tensors (min_keep) take "
-        f"{unit * least:,{digits}}: lower min_keep, or ask for less"
+        f"{goal} leaves {_words(goal, final)} to keep, but the floors of the {len(members)} tensors (min_keep) take "
+        f"{_words(goal, least)}: lower min_keep, or ask for less"
     )
+
+
+def _words(goal: Goal, total: float) -> str:
+    return f"{1e3 * total:,.4f}" if isinstance(goal, Latency) else f"{total:,.0f}"
 
 
 def _floor(method: Method, size: int, density: float) -> int:

@@ -80,6 +80,7 @@ def solve(part: Part, allowed: float) -> None:
     for entry in entries:
         if entry.floor is not None:
             _hold(entry, entry.floor, border, guess)
+    _refuse_flushed(part, border)
     part.trail.note(border, 0.0 if choice is None else choice.crowd)
 
 
@@ -87,6 +88,16 @@ def transform_of(member: Member) -> SolvedThreshold:
     transform = member.target.transform
     assert isinstance(transform, SolvedThreshold)
     return transform
+
+
+def _refuse_flushed(part: Part, border: float) -> None:
+    """Differences of numbers this small are denormal: where the processor takes these for 0, more weights go."""
+    tiny = torch.finfo(torch.float32).tiny
+    if 0.0 < border < 1e-30 and bool(torch.full((1,), tiny) * 0.5 == 0.0):
+        raise ValueError(
+            f"{part.goal} cuts at |w| = {border:.3g}, and torch.set_flush_denormal(True) takes differences of such "
+            "small weights for 0, so that the total would be missed: turn it off, or scale the weights"
+        )
 
 
 def _refuse_scattered(part: Part) -> None:

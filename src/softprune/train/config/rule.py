@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
+import sys
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
@@ -13,6 +13,8 @@ from softprune.core.rule import Match, Rule
 from softprune.methods.registry import from_config
 from softprune.ops import G
 from softprune.train.config.section import Section
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 class RuleConfig(Section):
@@ -34,7 +36,7 @@ class RuleConfig(Section):
     @field_validator("match")
     @classmethod
     def _readable(cls, text: str) -> str:
-        parse_match(text)
+        check_match(text)
         return text
 
     @field_validator("g", mode="before")
@@ -51,8 +53,20 @@ class RuleConfig(Section):
         return Rule(parse_match(self.match), g=None if self.g is None else _read_g(self.g), **settings)
 
 
+def check_match(text: str) -> None:
+    """Refuse a text that can mean no match. A class of a package is looked for only once the network is there.
+
+    Raises:
+        ValueError: for a broken regular expression, or what is no type of module.
+    """
+    if not _DOTTED.fullmatch(text.removeprefix("type:")) or not text.startswith("type:"):
+        parse_match(text)
+
+
 def parse_match(text: str) -> Match:
     """What a text in a configuration means as a match.
+
+    Nothing is imported for it: a class that the network has layers of was imported when the network was built.
 
     Raises:
         ValueError: for a broken regular expression or an unknown type of module.
@@ -83,10 +97,12 @@ def depthwise(name: str, module: nn.Module) -> bool:
 
 def _module_type(path: str) -> type[nn.Module]:
     home, _, name = path.rpartition(".")
-    try:
-        found = getattr(import_module(home or "torch.nn"), name, None)
-    except ImportError as error:
-        raise ValueError(f"type:{path}: there is no module {home!r}") from error
+    module = sys.modules.get(home or "torch.nn")
+    if module is None:
+        raise ValueError(
+            f"type:{path}: the network has imported no module {home!r}; write the one that defines the class"
+        )
+    found = vars(module).get(name)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ValueError(f"type:{path} is no module type; write type:Conv2d, or type:package.module.Class")
     return found

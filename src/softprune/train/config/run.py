@@ -18,12 +18,13 @@ from softprune.train.config.learning import OptimizerConfig, ProposeConfig, Sche
 from softprune.train.config.method import MethodConfig
 from softprune.train.config.problem import ConfigError
 from softprune.train.config.process import CheckpointConfig, DistributedConfig, LogConfig
-from softprune.train.config.rule import RuleConfig, parse_match
-from softprune.train.config.section import FROM_LIST, Count, Positive, PositiveFraction
+from softprune.train.config.rule import RuleConfig, check_match
+from softprune.train.config.section import FROM_LIST, Count, Positive, PositiveFraction, is_factory, refuse_code
 from softprune.train.config.source import DataConfig, ModelConfig
 from softprune.train.config.units import UnitsConfig
 from softprune.train.document import parse_yaml
 
+MOST_BYTES = 4 << 20  # of a configuration: YAML is read slowly, and nobody writes so much
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # also the name of a folder
 
 
@@ -90,7 +91,7 @@ class RunConfig(ConfigFile):
     @classmethod
     def _matches(cls, skip: tuple[str, ...]) -> tuple[str, ...]:
         for text in skip:
-            parse_match(text)
+            check_match(text)
         return skip
 
     @model_validator(mode="after")
@@ -100,28 +101,41 @@ class RunConfig(ConfigFile):
         return self
 
     @classmethod
-    def load(cls, where: str | Path, overrides: Iterable[str] = ()) -> RunConfig:
-        """Read a file or a recipe, change some of it, and check the whole.
+    def load(cls, where: str | Path, overrides: Iterable[str] = (), *, trust: bool = False) -> RunConfig:
+        """Read a file or a recipe, change some of it, and check the whole. Nothing is imported.
 
         Args:
             where: a YAML file, or the name of a recipe such as "resnet50/str-90.23" or "recipe:resnet50-str-90.23".
             overrides: "key=value" with dotted keys, such as "optimizer.lr=0.1"; values are YAML.
+            trust: also take a file that names code, package.module:factory, which a run imports and calls. Code that
+                is named in `overrides` is yours and needs no trust.
 
         Raises:
             ConfigError: with every problem found.
+            ValueError: for a file that names code, without `trust`.
 
         Example:
             >>> RunConfig.load("digits/str", ["epochs=2"]).epochs
             2
         """
         # Both build on this class.
-        from softprune.train.overrides import apply_overrides
+        from softprune.train.overrides import apply_overrides, texts_in
         from softprune.train.recipes import PREFIX, recipe_text
 
         file = Path(where)
         is_file = file.is_file() or file.suffix in (".yaml", ".yml")
         origin = str(where) if is_file else f"recipe {str(where).removeprefix(PREFIX)}"
-        data = parse_yaml(read_text(file) if is_file else recipe_text(str(where)), origin)
+        data = parse_yaml(read_text(file, most=MOST_BYTES) if is_file else recipe_text(str(where)), origin)
+        changes = tuple(overrides)
         if isinstance(data, Mapping):
-            data = apply_overrides(data, overrides, origin=origin)
-        return cls.parse(data, origin=origin)
+            data = apply_overrides(data, changes, origin=origin)
+        config = cls.parse(data, origin=origin)
+        if is_file and not trust:
+            mine = texts_in(changes)
+            refuse_code([(key, name) for key, name in config.code() if name not in mine], origin=origin)
+        return config
+
+    def code(self) -> list[tuple[str, str]]:
+        """The Python code that a run of this imports and calls: key and package.module:factory of each."""
+        named = [("model.name", self.model.name), ("data.name", self.data.name)]
+        return [*((k, n) for k, n in named if is_factory(n)), *(("log.own", name) for name in self.log.own)]

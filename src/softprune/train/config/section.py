@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -59,3 +60,20 @@ class Named(Section):
 def is_factory(name: str) -> bool:
     """Whether the text has the form of a Python callable, ``package.module:factory``."""
     return _FACTORY.fullmatch(name) is not None
+
+
+def refuse_code(named: Iterable[tuple[str, str]], *, origin: str) -> None:
+    """Raise if a file names code, before any of it is imported.
+
+    Args:
+        named: key and package.module:factory of each.
+        origin: the file.
+
+    Raises:
+        ValueError: with the names, the file, and how to say that it may be trusted.
+    """
+    if listed := ", ".join(f"{key}: {name}" for key, name in named):
+        raise ValueError(
+            f"{origin} names Python code that would be imported and run ({listed}); nothing was imported. Look at what "
+            "it is, and if you trust the file and the code say --trust (in Python trust=True)"
+        )

@@ -1,35 +1,57 @@
 """Pickles of numpy arrays, read without running anything that is in them.
 
-A pickle is a program: it may name any function and call it. This reader knows the three names that an array is
-rebuilt from and refuses every other before it is even imported.
+A pickle is a program: it may name any function and call it with any arguments, and even numpy's own can be brought down
+by arguments that numpy never wrote. This reader therefore is no unpickler: it knows the opcodes that plain data and
+arrays are made of, and makes each array itself from a shape, the name of a number type and bytes that fit together.
 """
 
 from __future__ import annotations
 
-import pickle
-from io import BytesIO
-from typing import Any
+import math
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
-# The function that numpy itself names in a pickle; its module was renamed between versions, its role was not.
-_RECONSTRUCT = np.empty(0).__reduce__()[0]
-_ALLOWED: dict[tuple[str, str], Any] = {
+# CIFAR's files have some 45,000; each may take a hundred bytes, whatever the file's own length.
+MAX_OPCODES = 200_000
+MAX_AXES = 8
+_NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
+_ORDERS = ("|", "<", ">")
+
+
+@dataclass(frozen=True)
+class _Name:
+    """One of the three names that an array is rebuilt from; the module of the first was renamed between versions."""
+
+    text: str
+
+
+_RECONSTRUCT, _NDARRAY, _DTYPE = _Name("_reconstruct"), _Name("ndarray"), _Name("dtype")
+_NAMES = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _DTYPE,
 }
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        try:
-            return _ALLOWED[module_name, global_name]
-        except KeyError:
-            raise pickle.UnpicklingError(
-                f"it asks for {module_name}.{global_name}, which is no part of an array"
-            ) from None
+class _Unfinished:
+    """An array before its content."""
+
+
+@dataclass
+class _Number:
+    """A number type."""
+
+    name: str
+    order: str = "|"
+
+
+_Mark = object()
+_Values: TypeAlias = list[Any]
 
 
 def load_arrays(content: bytes) -> Any:
@@ -39,7 +61,160 @@ def load_arrays(content: bytes) -> Any:
         ValueError: if it is cut off, is no pickle, or asks for anything else. Nothing has been called then.
     """
     try:
-        return _ArrayUnpickler(BytesIO(content), encoding="bytes").load()
+        return _Reader().read(content)
     # A damaged pickle fails in whichever way its next opcode fails.
     except Exception as error:
         raise ValueError(f"no pickle of plain arrays: {error}") from error
+
+
+class _Reader:
+    """The stack and the memo of one pickle."""
+
+    def __init__(self) -> None:
+        self.stack: _Values = []
+        self.memo: dict[int, Any] = {}
+
+    def read(self, content: bytes) -> Any:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+            if count >= MAX_OPCODES:
+                raise ValueError(f"it has more than {MAX_OPCODES:,} opcodes")
+            if opcode.name == "STOP":
+                break
+            if opcode.name in _LITERALS:
+                self.stack.append(argument)
+            elif opcode.name in _STRINGS:
+                self.stack.append(str(argument).encode("latin-1"))
+            elif opcode.name in _STEPS:
+                _STEPS[opcode.name](self, argument)
+            else:
+                raise ValueError(f"{opcode.name} is no opcode of plain arrays")
+        (result,) = self.stack
+        return result
+
+    def behind_mark(self) -> _Values:
+        """What lies above the last mark, taken from the stack with it."""
+        at = len(self.stack) - 1
+        while self.stack[at] is not _Mark:
+            at -= 1
+            if at < 0:
+                raise ValueError("a mark is missing")
+        found = self.stack[at + 1 :]
+        del self.stack[at:]
+        return found
+
+    def take(self, count: int) -> _Values:
+        if len(self.stack) < count:
+            raise ValueError("the stack is empty")
+        found = self.stack[len(self.stack) - count :]
+        del self.stack[len(self.stack) - count :]
+        return found
+
+    def put(self, key: int) -> None:
+        self.memo[key] = self.stack[-1]
+
+    def extend(self, items: _Values) -> None:
+        if not isinstance(self.stack[-1], list):
+            raise ValueError("something is appended to what is no list")
+        self.stack[-1].extend(items)
+
+    def update(self, items: _Values) -> None:
+        if not isinstance(self.stack[-1], dict):
+            raise ValueError("something is set in what is no dict")
+        self.stack[-1].update(_pairs(items))
+
+    def name(self, module: Any, text: Any) -> None:
+        # The types first: a file may have anything in their place.
+        if not isinstance(module, str) or not isinstance(text, str):
+            raise ValueError("a name is no text")
+        if (module, text) not in _NAMES:
+            raise ValueError(f"it asks for {module:.80}.{text:.80}, which is no part of an array")
+        self.stack.append(_NAMES[module, text])
+
+    def call(self) -> None:
+        function, arguments = self.take(2)
+        if function is _DTYPE and isinstance(arguments, tuple) and arguments:
+            name = _text(arguments[0])
+            if name not in _NUMBERS:
+                raise ValueError(f"{name!r:.40} is no number type; known are {', '.join(_NUMBERS)}")
+            self.stack.append(_Number(name))
+        elif function is _RECONSTRUCT and isinstance(arguments, tuple) and arguments[:1] == (_NDARRAY,):
+            self.stack.append(_Unfinished())
+        else:
+            raise ValueError("it calls something that is no part of an array")
+
+    def build(self) -> None:
+        target, state = self.take(2)
+        if isinstance(target, _Number) and isinstance(state, tuple) and len(state) > 1:
+            order = _text(state[1])
+            # The fields of a record come next; a number has none.
+            if order not in _ORDERS or any(part is not None for part in state[2:5]):
+                raise ValueError("a number type is more than that")
+            target.order = order
+            self.stack.append(target)
+        elif isinstance(target, _Unfinished) and isinstance(state, tuple) and len(state) == 5:
+            made = _array(*state[1:])
+            self.memo = {key: made if value is target else value for key, value in self.memo.items()}
+            self.stack.append(made)
+        else:
+            raise ValueError("a state is given to something that has none")
+
+
+def _text(what: Any) -> str:
+    """A short text, written by either Python."""
+    if isinstance(what, bytes):
+        what = what.decode("latin-1")
+    return what if isinstance(what, str) else ""
+
+
+def _array(shape: Any, number: Any, fortran: Any, content: Any) -> np.ndarray[Any, Any]:
+    sizes = isinstance(shape, tuple) and len(shape) <= MAX_AXES and all(type(n) is int and n >= 0 for n in shape)
+    if not sizes or not isinstance(number, _Number) or not isinstance(content, bytes):
+        raise ValueError("an array is not made of a shape, a number type and bytes")
+    dtype = np.dtype(f"{number.order}{number.name}")
+    if math.prod(shape) * dtype.itemsize != len(content) or not content:
+        raise ValueError(f"an array of shape {shape!r:.80} and {number.name} does not have {len(content):,} bytes")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran is True else "C")
+
+
+def _pairs(items: _Values) -> dict[Any, Any]:
+    keys = items[::2]
+    # Nested tuples as keys can take for ever to hash.
+    if len(items) % 2 or not all(isinstance(key, bytes | str | int) for key in keys):
+        raise ValueError("the keys of a dict are texts or numbers")
+    return dict(zip(keys, items[1::2], strict=True))
+
+
+_LITERALS = {
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+    *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+}
+_STRINGS = {"SHORT_BINSTRING", "BINSTRING"}
+_STEPS: dict[str, Callable[[_Reader, Any], None]] = {
+    **dict.fromkeys(("PROTO", "FRAME"), lambda reader, argument: None),
+    "NONE": lambda reader, argument: reader.stack.append(None),
+    "NEWTRUE": lambda reader, argument: reader.stack.append(True),
+    "NEWFALSE": lambda reader, argument: reader.stack.append(False),
+    "MARK": lambda reader, argument: reader.stack.append(_Mark),
+    "EMPTY_TUPLE": lambda reader, argument: reader.stack.append(()),
+    "TUPLE": lambda reader, argument: reader.stack.append(tuple(reader.behind_mark())),
+    "TUPLE1": lambda reader, argument: reader.stack.append(tuple(reader.take(1))),
+    "TUPLE2": lambda reader, argument: reader.stack.append(tuple(reader.take(2))),
+    "TUPLE3": lambda reader, argument: reader.stack.append(tuple(reader.take(3))),
+    "EMPTY_LIST": lambda reader, argument: reader.stack.append([]),
+    "LIST": lambda reader, argument: reader.stack.append(reader.behind_mark()),
+    "APPEND": lambda reader, argument: reader.extend(reader.take(1)),
+    "APPENDS": lambda reader, argument: reader.extend(reader.behind_mark()),
+    "EMPTY_DICT": lambda reader, argument: reader.stack.append({}),
+    "DICT": lambda reader, argument: reader.stack.append(_pairs(reader.behind_mark())),
+    "SETITEM": lambda reader, argument: reader.update(reader.take(2)),
+    "SETITEMS": lambda reader, argument: reader.update(reader.behind_mark()),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), lambda reader, argument: reader.put(argument)),
+    "MEMOIZE": lambda reader, argument: reader.put(len(reader.memo)),
+    **dict.fromkeys(
+        ("GET", "BINGET", "LONG_BINGET"), lambda reader, argument: reader.stack.append(reader.memo[argument])
+    ),
+    "GLOBAL": lambda reader, argument: reader.name(*argument.split(" ", 1)),
+    "STACK_GLOBAL": lambda reader, argument: reader.name(*reader.take(2)),
+    "REDUCE": lambda reader, argument: reader.call(),
+    "BUILD": lambda reader, argument: reader.build(),
+}

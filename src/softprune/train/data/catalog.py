@@ -24,6 +24,11 @@ from softprune.train.data.source import Source
 
 DATA_SETS = tuple(ORIGINS)
 _SEQUENCES = {"har2": (read_har2, 2), "google12": (read_google12, 12)}
+# Of one input; those of an image folder are as large as is wished.
+_SHAPES: dict[str, tuple[int, ...]] = {
+    "digits": (1, 1, 8, 8), "mnist": (1, 1, 28, 28), "fashion-mnist": (1, 1, 28, 28), "cifar10": (1, 3, 32, 32),
+    "har2": (1, 128, 9), "google12": (1, 99, 32),
+}  # fmt: skip
 
 
 def open_data(
@@ -113,6 +118,16 @@ def open_data(
         workers=workers if name == "image-folder" else 0,
         normalisation=normalisation,
     )
+
+
+def known_shape(name: str, *, image_size: int) -> tuple[int, ...]:
+    """The shape of one input of a data set of the catalog, with batch 1; its files need not be there.
+
+    Example:
+        >>> known_shape("har2", image_size=224), known_shape("image-folder", image_size=64)
+        ((1, 128, 9), (1, 3, 64, 64))
+    """
+    return _SHAPES.get(name, (1, 3, image_size, image_size))
 
 
 def _changes(name: str, *, rotate: float, shift: int) -> Distortions | None:

@@ -7,7 +7,6 @@ binary files. Every file is checked against a published sum.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softprune.train.data.array_pickle import load_arrays
+from softprune.train.data.bounded import read_bounded, read_json
 from softprune.train.data.image import open_rgb
 from softprune.train.data.origin import damaged, missing
 
 PIXELS = 3 * 32 * 32
+IMAGES = 10_000
+"""Of one file."""
+# Of a pickle, which has the names of the images too.
+MAX_BYTES = IMAGES * (1 + PIXELS) + (4 << 20)
+MAX_LABELS = 1 << 20
 TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
 TEST_FILE = "test_batch"
 
@@ -61,16 +66,17 @@ def _check_sum(path: Path, content: bytes, algorithm: str, wanted: str) -> bytes
 
 def _records(path: Path, pixels: Records, labels: object) -> Records:
     """Labels and pixels [n, PIXELS] side by side."""
-    column = np.asarray(labels)
-    if column.shape != (len(pixels),) or column.dtype.kind not in "iu" or not ((column >= 0) & (column < 10)).all():
-        raise damaged(
-            path, f"expected {len(pixels)} labels from 0 to 9, found {column.shape} {column.dtype}", name="cifar10"
-        )
-    return np.concatenate([column.astype(np.uint8)[:, None], pixels], axis=1)
+    # Looked at one by one: a list of lists of lists may have more numbers than any array.
+    numbers = labels if isinstance(labels, list) else []
+    right = [label for label in numbers if type(label) is int and 0 <= label < 10]
+    if not len(right) == len(numbers) == len(pixels):
+        problem = f"expected {len(pixels)} labels from 0 to 9, found {len(right)} among {len(numbers)}"
+        raise damaged(path, problem, name="cifar10")
+    return np.concatenate([np.array(right, np.uint8)[:, None], pixels], axis=1)
 
 
 def _read_binary(path: Path, algorithm: str, wanted: str) -> Records:
-    content = _check_sum(path, path.read_bytes(), algorithm, wanted)
+    content = _check_sum(path, read_bounded(path, IMAGES * (1 + PIXELS), name="cifar10"), algorithm, wanted)
     if len(content) % (1 + PIXELS):
         raise damaged(path, f"expected records of {1 + PIXELS} bytes, found {len(content):,} bytes", name="cifar10")
     return np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
@@ -78,7 +84,7 @@ def _read_binary(path: Path, algorithm: str, wanted: str) -> Records:
 
 def _read_python(path: Path, algorithm: str, wanted: str) -> Records:
     # The sum shows damage, not intent: whoever can change the file may know a way around it, so the reader is safe too.
-    content = _check_sum(path, path.read_bytes(), algorithm, wanted)
+    content = _check_sum(path, read_bounded(path, MAX_BYTES, name="cifar10"), algorithm, wanted)
     try:
         batch = load_arrays(content)
     except ValueError as error:
@@ -93,11 +99,14 @@ def _read_png(path: Path, algorithm: str, wanted: str) -> Records:
     labels_path = path.parent / ("test_lables.json" if path.stem == TEST_FILE else "train_lables.json")
     if not labels_path.is_file():
         raise missing(labels_path, "the file is not there", name="cifar10")
-    labels = json.loads(labels_path.read_text(encoding="utf-8"))
-    image = np.asarray(open_rgb(path))  # [n, 1024, 3]: one image a row
+    labels = read_json(labels_path, MAX_LABELS, name="cifar10")
+    image = np.asarray(open_rgb(path, name="cifar10", pixels=IMAGES * PIXELS // 3))
+    if image.shape[1:] != (PIXELS // 3, 3):
+        raise damaged(path, f"expected {PIXELS // 3} pixels a row, one image each, found {image.shape}", name="cifar10")
     pixels = image.transpose(0, 2, 1).reshape(len(image), -1)
     first = 0 if path.stem == TEST_FILE else TRAIN_FILES.index(path.stem) * len(image)
-    records = _records(path, pixels, labels[first : first + len(image)])
+    labels = labels[first : first + len(image)] if isinstance(labels, list) else labels
+    records = _records(path, pixels, labels)
     _check_sum(path, records.tobytes(), algorithm, wanted)
     return records
 

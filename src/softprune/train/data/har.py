@@ -12,13 +12,13 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from softprune.train.data.bounded import Member, Place, open_regular, read_bounded
 from softprune.train.data.origin import damaged, missing
 from softprune.train.data.samples import Augment
 from softprune.train.data.sequence import Held, NormalisedSamples, Sequences, normalised
@@ -34,7 +34,11 @@ COUNTS = Counts(train=(3766, 3586), test=(1499, 1448))
 # Of the sorted subjects of the training set each fifth one is kept for validation: 4 of 21.
 VALIDATION = slice(4, None, 5)
 
-_Place: TypeAlias = Path | zipfile.Path
+# Characters of a number and what stands between two; the official files have 16.
+MAX_WIDTH = 32
+# The zip in the official zip, which has 61 MB.
+MAX_INNER = 128 << 20
+SUBJECTS = 30
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def read_har2(
     return normalised(train.sequences.at(~kept), train.sequences.at(kept), augment)
 
 
-def _find(root: Path) -> _Place:
+def _find(root: Path) -> Place:
     for folder in (root, root / FOLDER, root / "uci_har" / FOLDER):
         if (folder / "train").is_dir() and any((folder / "train").glob("y_*.txt")):
             return folder
@@ -78,46 +82,55 @@ def _find(root: Path) -> _Place:
     raise missing(root, "no files of har2 there", name=NAME)
 
 
-def _inside(path: Path) -> zipfile.Path:
+def _inside(path: Path) -> Member:
     try:
-        archive = zipfile.ZipFile(path)
+        archive = zipfile.ZipFile(open_regular(path, name=NAME))
+        archive.filename = str(path)  # for the messages
         # What the repository hands out is a zip in a zip.
-        if f"{FOLDER}.zip" in archive.namelist():
-            archive = zipfile.ZipFile(io.BytesIO(archive.read(f"{FOLDER}.zip")))
-            archive.filename = str(path)  # for the messages
-    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
+        inner = Member(archive, f"{FOLDER}.zip")
+        if inner.is_file():
+            content = read_bounded(inner, MAX_INNER, name=NAME, kind="zip file")
+            archive = zipfile.ZipFile(io.BytesIO(content))
+            archive.filename = str(path)
+    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError) as error:
         raise damaged(path, f"expected a whole zip file, found: {error}", name=NAME) from error
     if not any(name.startswith(f"{FOLDER}/") for name in archive.namelist()):
         raise damaged(path, f"expected the folder {FOLDER!r} in the zip, found none", name=NAME)
-    return zipfile.Path(archive, f"{FOLDER}/")
+    return Member(archive, FOLDER)
 
 
-def _read(top: _Place, part: str, counts: tuple[int, ...]) -> _Part:
+def _read(top: Place, part: str, counts: tuple[int, ...]) -> _Part:
     folder, rows = top / part, sum(counts)
     path = folder / f"y_{part}.txt"
-    activities = _numbers(path, rows).astype(np.int64)
-    unknown = sorted(set(activities.tolist()) - set(CLASS_OF))
-    if unknown:
-        raise damaged(_named(path), f"expected the labels 1 to 6, found {unknown[0]}", name=NAME)
-    labels = torch.tensor([CLASS_OF[activity] for activity in activities.tolist()])
+    labels = torch.tensor([CLASS_OF[activity] for activity in _codes(path, rows, len(CLASS_OF), "labels").tolist()])
     check_labels(labels, counts, path=_named(path), name=NAME)
-    subjects = torch.from_numpy(_numbers(folder / f"subject_{part}.txt", rows).astype(np.int64))
+    subjects = torch.from_numpy(_codes(folder / f"subject_{part}.txt", rows, SUBJECTS, "subjects"))
     signals = folder / "Inertial Signals"
     columns = [_numbers(signals / f"{signal}_{part}.txt", rows * STEPS).reshape(rows, STEPS) for signal in SIGNALS]
     return _Part(Sequences(torch.from_numpy(np.stack(columns, 2)), labels), subjects)
 
 
-def _named(place: _Place) -> Path:
+def _named(place: Place) -> Path:
     return Path(str(place))
 
 
-def _numbers(place: _Place, count: int) -> NDArray[np.float32]:
+def _codes(place: Place, count: int, most: int, what: str) -> NDArray[np.int64]:
+    """Whole numbers from 1 on."""
+    found = _numbers(place, count)
+    wrong = found[(found != np.trunc(found)) | (found < 1) | (found > most)]
+    if len(wrong):
+        raise damaged(_named(place), f"expected the {what} 1 to {most}, found {wrong[0]:g}", name=NAME)
+    return found.astype(np.int64)
+
+
+def _numbers(place: Place, count: int) -> NDArray[np.float32]:
     """All numbers of a text file; another number of them, or anything else in it, is refused."""
     if not place.is_file():
         raise missing(_named(place), "the file is not there", name=NAME)
+    content = read_bounded(place, MAX_WIDTH * count, name=NAME, kind="text file")
     try:
-        text = place.read_text(encoding="ascii")
-    except (zipfile.BadZipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
+        text = content.decode("ascii")
+    except UnicodeDecodeError as error:
         raise damaged(_named(place), f"expected a text file, found: {error}", name=NAME) from error
     found = _parsed(text)
     if len(found) != count or not np.isfinite(found).all():

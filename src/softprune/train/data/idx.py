@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softprune.train.data.bounded import open_regular
 from softprune.train.data.origin import damaged
 
 _UNSIGNED_BYTE = 8
@@ -28,7 +29,8 @@ def read_idx(path: Path, shape: tuple[int, ...], *, name: str) -> Tensor:
     header = 4 + 4 * len(shape)
     wanted = header + math.prod(shape)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with open_regular(path, name=name) as whole:
+            file = gzip.GzipFile(fileobj=whole) if path.suffix == ".gz" else whole
             content = file.read(wanted + 1)  # one more than there must be, and never a bomb's worth
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise damaged(path, f"expected a whole gzip file, found: {error}", name=name) from error

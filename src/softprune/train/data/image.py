@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
+from softprune.train.data.bounded import open_regular
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def open_rgb(path: Path) -> Image:
+def open_rgb(path: Path, *, name: str = "image-folder", pixels: int | None = None) -> Image:
     """A JPEG or PNG as an RGB image, whatever its mode; only what is in the file is looked at, not its name.
 
     Grey becomes equal channels, 16 bits become 8, a palette and CMYK are converted, an alpha channel is dropped. The
@@ -21,28 +23,31 @@ def open_rgb(path: Path) -> Image:
 
     Args:
         path: the file.
+        name: the data set, for the messages.
+        pixels: how many it can have; as many as Pillow decodes by default.
 
     Raises:
-        ValueError: if it cannot be decoded to the last pixel; names the file.
+        ValueError: if it has more pixels, or cannot be decoded to the last one; names the file.
     """
-    with path.open("rb") as content:
-        return _decoded(content, str(path), _rgb)
+    with open_regular(path, name=name) as content:
+        return _decoded(content, str(path), _rgb, pixels)
 
 
-def open_grey(content: BinaryIO, shown: str) -> Image:
+def open_grey(content: BinaryIO, shown: str, *, pixels: int | None = None) -> Image:
     """A PNG or JPEG as a grey image of 8 bits.
 
     Args:
         content: an open file.
         shown: what to call it in a message.
+        pixels: how many it can have; as many as Pillow decodes by default.
 
     Raises:
-        ValueError: if it cannot be decoded to the last pixel; names the file.
+        ValueError: if it has more pixels, or cannot be decoded to the last one; names the file.
     """
-    return _decoded(content, shown, lambda image: image.convert("L"))
+    return _decoded(content, shown, lambda image: image.convert("L"), pixels)
 
 
-def _decoded(content: BinaryIO, shown: str, convert: Callable[[Image], Image]) -> Image:
+def _decoded(content: BinaryIO, shown: str, convert: Callable[[Image], Image], pixels: int | None) -> Image:
     try:
         from PIL import Image
     except ImportError as error:
@@ -51,7 +56,10 @@ def _decoded(content: BinaryIO, shown: str, convert: Callable[[Image], Image]) -
         # Odd metadata, such as a damaged EXIF block, is not our concern while the pixels are whole.
         warnings.simplefilter("ignore")
         try:
-            with Image.open(content) as image:
+            # Of Pillow's many formats some run other programs.
+            with Image.open(content, formats=("JPEG", "PNG")) as image:
+                if pixels is not None and image.width * image.height > pixels:
+                    raise ValueError(f"expected at most {pixels:,} pixels, found {image.width} x {image.height}")
                 return convert(image)
         # Pillow's decoders raise OSError, SyntaxError, ValueError, struct.error and more, by format and damage.
         except Exception as error:

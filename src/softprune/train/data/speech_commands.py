@@ -21,7 +21,7 @@ from softprune.train.data.logmel import CLIP, FILTERS, FRAMES, front_padded, log
 from softprune.train.data.origin import damaged, missing
 from softprune.train.data.randomness import Draws, Purpose
 from softprune.train.data.sequence import Sequences
-from softprune.train.data.wav import read_wav
+from softprune.train.data.wav import RATE, read_wav
 
 NAME = "google12"
 SILENCE, UNKNOWN = "_silence_", "_unknown_"
@@ -35,6 +35,9 @@ OTHERS = (
 NOISE = "_background_noise_"
 SHARE = 0.1
 """Silent and unknown clips, each as a share of the ten words' clips."""
+
+# Samples, ten minutes; the official files have a minute and a half at most.
+LONGEST_NOISE = 10 * 60 * RATE
 
 Split: TypeAlias = Literal["training", "validation", "testing"]
 _SEEDS = {"training": 20200601, "validation": 20200602, "testing": 20200603}
@@ -134,7 +137,7 @@ def _silence(folder: Path, count: int, split: Split) -> list[Tensor]:
     paths = sorted(folder.glob("*.wav"))
     if not paths:
         raise damaged(folder, "expected wav files, found none", name=NAME)
-    noises = [torch.from_numpy(read_wav(path, name=NAME)) for path in paths]
+    noises = [torch.from_numpy(read_wav(path, name=NAME, longest=LONGEST_NOISE)) for path in paths]
     for path, noise in zip(paths, noises, strict=True):
         if len(noise) < CLIP:
             raise damaged(path, f"expected at least {CLIP} samples of noise, found {len(noise)}", name=NAME)

@@ -13,6 +13,7 @@ from softprune.budget.files import read_text
 from softprune.train.config import ConfigError, Problem, RunConfig
 from softprune.train.config.file import ConfigFile
 from softprune.train.config.problem import shown
+from softprune.train.config.run import MOST_BYTES
 from softprune.train.config.section import FROM_LIST, Count, Named
 from softprune.train.document import parse_yaml
 from softprune.train.sweep.objective import ObjectiveName
@@ -112,7 +113,7 @@ class SweepConfig(ConfigFile):
         Raises:
             ConfigError: with every problem, its dotted path, and the nearest valid key.
         """
-        return cls.parse(parse_yaml(read_text(path), str(path)), origin=str(path))
+        return cls.parse(parse_yaml(read_text(path, most=MOST_BYTES), str(path)), origin=str(path))
 
     def _contradictions(self) -> Iterator[Problem]:
         if self.trials is None and self.sampler != "grid":

@@ -7,11 +7,11 @@ from typing import Any
 
 from softprune.budget.files import write_text
 from softprune.train.config import RunConfig
+from softprune.train.lock import locked
 from softprune.train.run_folder import CONFIG
 from softprune.train.sweep.config import SweepConfig
 from softprune.train.sweep.identity import description, differences
 from softprune.train.sweep.joining import open_study
-from softprune.train.sweep.lock import locked
 from softprune.train.sweep.storage import without_password
 from softprune.train.sweep.study import SharedStudy
 from softprune.train.sweep.sweep import BASE, Sweep
@@ -59,7 +59,9 @@ def _kept(sweep: Sweep) -> SweepConfig:
 
 def _refuse_another(sweep: Sweep, folder: Path) -> None:
     stored = SweepConfig.load(folder / SWEEP)
-    different = differences(description(stored, RunConfig.load(folder / BASE)), description(sweep.config, sweep.base))
+    different = differences(
+        description(stored, RunConfig.load(folder / BASE, trust=True)), description(sweep.config, sweep.base)
+    )
     if stored.storage != _kept(sweep).storage:
         different.append("storage")
     if different:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from functools import partial
 from pathlib import Path
 
 import optuna
-from optuna.exceptions import DuplicatedStudyError
+from optuna.exceptions import DuplicatedStudyError, StorageInternalError
 from optuna.storages import RDBStorage
+from sqlalchemy.exc import SQLAlchemyError
 
-from softprune.budget.files import write_whole
+from softprune.budget.files import require_regular, write_whole
 from softprune.train.sweep.identity import description, differences
 from softprune.train.sweep.objective import DIRECTIONS
 from softprune.train.sweep.slot import SLOT
@@ -38,13 +40,42 @@ def open_study(sweep: Sweep, folder: Path) -> SharedStudy:
         path = folder / DATABASE
         if not path.exists():
             write_whole(path, partial(_write_database, sweep))
-        storage = open_file(path, grace_seconds=grace)
+        require_regular(path)
+        try:
+            storage = open_file(path, grace_seconds=grace)
+            _refuse_incomplete(sweep, storage)
+        except (SQLAlchemyError, StorageInternalError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            if _is_busy(error):
+                raise
+            cause = str(error.__cause__ or error).partition("\n")[0]
+            raise ValueError(
+                f"{path} is damaged, or no study of this sweep: {cause}. Put a whole one back; to search anew, choose "
+                "another folder with --out"
+            ) from error
     else:
         storage = open_url(url, grace_seconds=grace)
         _create(sweep, storage)
         _wait_until_ready(sweep, storage, patience=grace)
     _refuse_another(sweep, storage)
     return SharedStudy(sweep, storage)
+
+
+def _refuse_incomplete(sweep: Sweep, storage: RDBStorage) -> None:
+    """The study of a file is put in its place whole, so whatever is missing from it was lost."""
+    study = optuna.load_study(study_name=sweep.config.name, storage=storage)
+    numbers = {trial.user_attrs.get(SLOT) for trial in study.get_trials(deepcopy=False)}
+    if study.user_attrs.get(READY) and (lost := [n for n in range(sweep.trials) if n not in numbers]):
+        raise ValueError(f"it has lost the trials {', '.join(map(str, lost[:5]))}")
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether a database is whole and can only not be used now: locked, or on a disk that is full or read-only."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, sqlite3.OperationalError):
+            return True
+        cause = getattr(cause, "orig", None) or cause.__cause__
+    return False
 
 
 def _write_database(sweep: Sweep, path: Path) -> None:

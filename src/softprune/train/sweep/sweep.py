@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from softprune.train.config import ConfigError, Problem, RunConfig
+from softprune.train.config.section import is_factory, refuse_code
 from softprune.train.length import stretch
-from softprune.train.overrides import apply_overrides
+from softprune.train.overrides import apply_overrides, texts_of
 from softprune.train.sweep.config import SweepConfig
 from softprune.train.sweep.feasibility import check_keys, check_points, whole_keys
 from softprune.train.sweep.space import Space
@@ -37,24 +38,30 @@ class Sweep:
     space: Space
 
     @classmethod
-    def load(cls, path: Path, *, storage: str | None = None) -> Sweep:
+    def load(cls, path: Path, *, storage: str | None = None, trust: bool = False) -> Sweep:
         """Read a sweep file, and try what it can choose on its base.
 
         Args:
             path: of the file.
             storage: a database URL in the place of the file's.
+            trust: also take files that name code, package.module:factory, which the trials import and call.
 
         Raises:
             ConfigError: with every problem found; nothing has been written then.
+            ValueError: for files that name code, without `trust`.
         """
         config = SweepConfig.load(path)
         if storage is not None:
             config = SweepConfig.parse({**config.model_dump(), "storage": storage}, origin="--storage")
         place = _beside(path, config.base)
-        plain = RunConfig.load(place)
+        plain = RunConfig.load(place, trust=trust)
         if problems := check_keys(config, plain):
             raise ConfigError(problems, origin=str(path))
-        base = RunConfig.load(place, assignments(config.changes))
+        base = RunConfig.load(place, assignments(config.changes), trust=trust)
+        if not trust:
+            # To the base changes and choices look like words of the user; they are words of this file.
+            texts = texts_of([config.changes, config.search])
+            refuse_code([("changes or search", name) for name in sorted(texts) if is_factory(name)], origin=str(path))
         sweep = cls(config, base, Space(config.search, whole_keys(config.search, base)))
         if problems := sweep._problems():
             raise ConfigError(problems, origin=str(path))

@@ -1,0 +1,83 @@
+"""Bills by hand, and how many units they allow."""
+
+import numpy as np
+import pytest
+import torch
+
+from softprune.core.goals.affordable import Affordable, affordable, most_that_fit
+from softprune.core.goals.bill import Stored, Sum
+from softprune.core.goals.candidate import Candidate
+
+
+@pytest.mark.parametrize(
+    ("most", "about", "asked"),
+    [
+        (37, 37, [37, 38]),
+        (50, 1, [1, 2, 4, 8, 16, 32, 64, 48, 56, 52, 50, 51]),
+        (20, 37, [37, 36, 34, 30, 22, 6, 14, 18, 20, 21]),
+        (0, -5, [1]),
+        (100, 1000, [100]),
+        (100, 99, [99, 100]),
+        (0, 2, [2, 1]),
+        (2, 1, [1, 2, 4, 3]),
+    ],
+)
+def test_the_search_goes_in_growing_steps_and_then_by_halves(most, about, asked):
+    seen = []
+    assert most_that_fit(lambda n: seen.append(n) or n <= most, 100, about) == most
+    assert seen == asked
+
+
+def candidates():
+    return [Candidate(torch.tensor(row), torch.ones(1)) for row in ([5.0, -4.0, 3.0, 2.0], [0.1, -0.2, 0.0])]
+
+
+BILL = Sum([np.array([1.0] * 4), np.array([10.0] * 3)], fixed=100.0)
+
+
+@pytest.mark.parametrize(
+    ("floors", "allowed", "units"),
+    [
+        ((1, 1), 113.0, 4),  # 5 and 0.2 cost 11; then 4 and 3
+        ((1, 1), 112.9, 3),
+        ((1, 2), 123.0, 5),  # 5, 0.2 and 0.1 cost 21; then 4 and 3
+        ((1, 3), 123.0, 5),  # a unit that is 0 by itself cannot be kept
+        ((0, 0), 103.0, 3),
+        ((0, 0), 1000.0, 6),
+    ],
+)
+def test_floors_come_first_and_then_the_largest(floors, allowed, units):
+    for about in (0, 3, 7):
+        assert affordable(BILL, candidates(), floors, allowed, about=about) == Affordable(units, [1.0, 10.0])
+
+
+def test_the_prices_are_those_of_what_is_kept():
+    # Four of the first are stored in 16, and one more is not there; the slope from 3 to 4 is 7. None of the second.
+    bill = Stored([4, 3], [lambda n: float(n * n), lambda n: 100.0 * n], fixed=0.0)
+    assert affordable(bill, candidates(), (0, 0), 16.0, about=1) == Affordable(4, [7.0, 100.0])
+
+
+def test_blocks_cost_what_each_of_them_costs():
+    bill = Sum([np.array([1.0, 5.0, 3.0]), np.array([7.0, 2.0])], fixed=100.0)
+    assert bill.full() == 118.0
+    assert bill.total([np.array([True, False, True]), np.array([False, True])]) == 106.0
+    assert bill.least([2, 1]) == 115.0, "the dearest"
+    assert bill.prices([]) == [3.0, 4.5]
+    assert bill.now() is bill and bill.on(torch.nn.Linear(1, 1)) is bill
+
+
+@pytest.mark.parametrize(("density", "total"), [(0.0, 2.0), (0.25, 3.0), (0.5, 10.0), (1.0, 25.0)])
+def test_equal_densities_keep_at_least_one_unit_of_each(density, total):
+    # Of 10 and 4 units 1 and 1, 2 and 1, 5 and 2, 10 and 4; one of the second costs what their number is.
+    bill = Stored([10, 4], [float, lambda n: {1: 1.0, 2: 5.0, 4: 15.0}[n]], fixed=0.0)
+    assert bill.at_density(density) == total
+
+
+@pytest.mark.parametrize(
+    ("count", "slope"),
+    [(20, 40.0), (1, 2.0), (0, 1.0), (50, 95.0), (49, 94.0)],
+    # From 18 to 22, from 0 to 2, from 0 to 1, from 45 to 50, and from 44 to 50, as 4.9 is rounded to 5.
+)
+def test_the_price_of_a_direction_is_the_slope_around_the_present_rank(count, slope):
+    bill = Stored([50], [lambda n: float(n * n)], fixed=3.0)
+    assert bill.prices([np.arange(50) < count]) == [slope]

@@ -1,0 +1,108 @@
+"""Where the border is looked for, by hand: brackets from samples and from the last borders."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from softprune.core.goals.bracket import Bracket, Sample, Trail, crossing, sample, sampled
+from softprune.core.goals.layout import rows_of
+from softprune.core.goals.price import Price
+
+
+def falling(count):
+    """The keys count, count - 1, ..., 1, all of them seen."""
+    return Sample(np.arange(count, 0.0, -1.0), np.ones(1), 1, None)
+
+
+@pytest.mark.parametrize(
+    ("price", "allowed", "bracket"),
+    [
+        # Two weights to either side of the fourth.
+        (1.0, 4.0, (2.0, 7.0)),
+        (3.0, 12.0, (2.0, 7.0)),
+        (1.0, 1.0, (5.0, math.inf)),
+        (1.0, 7.0, (0.0, 4.0)),
+        (1.0, 3.0, (3.0, 8.0)),
+    ],
+)
+def test_where_all_weights_are_seen_two_to_either_side_are_enough(price, allowed, bracket):
+    assert sampled([falling(8)], [8], [Price(price)], allowed) == Bracket(*bracket)
+
+
+def test_the_dearest_weight_says_how_far_to_look():
+    # Costs 1 and 3 for keys 8, 7, ... in turn: 1, 4, 5, 8, 9, 12, 13, 16 in all; 6 to either side of 8.
+    first, second = (Sample(np.arange(top, 0.0, -2.0), np.ones(1), 1, None) for top in (8.0, 7.0))
+    assert sampled([first, second], [4, 4], [Price(1.0), Price(3.0)], 8.0) == Bracket(1.0, 8.0)
+
+
+def test_of_many_weights_a_part_is_sorted_and_three_deviations_are_added():
+    # Of 64 every second: 64, 62, ..., 2, which stand for 2 each. 16 of them are 32; 3 * sqrt(16 * 2^2) + 2 * 2 = 28.
+    assert sampled([falling(64)], [64], [Price()], 32.0) == Bracket(4.0, 62.0)
+
+
+def test_a_sample_of_every_third_weight_is_no_certainty():
+    # 8 of 24 weights, which stand for 3 each: 4 of them are 12, and 3 * sqrt(4 * 3^2) + 2 * 3 = 24 is more than all.
+    few = Sample(np.arange(8, 0.0, -1.0), np.ones(1), 3, None)
+    assert sampled([few], [24], [Price()], 12.0) == Bracket(0.0, math.inf)
+
+
+def test_keys_are_sizes_over_scales():
+    halves = Sample(np.array([4.0, 3.0, 2.0, 1.0]), np.array([0.5, 0.5, 1.0, 1.0]), 1, np.array([0, 0, 1, 1]))
+    # The keys are 8, 6, 2 and 1.
+    assert sampled([halves], [4], [Price()], 3.0) == Bracket(0.0, 8.0)
+    assert sampled([halves], [4], [Price()], 1.0) == Bracket(1.0, math.inf)
+
+
+def test_a_sample_has_every_so_many_weights_but_at_least_a_thousand():
+    w = torch.arange(-2048.0, 0.0)
+    seen = sample(rows_of(w, (1,)), np.ones(1), 8)
+    assert seen.step == 2 and seen.row is None and seen.size[:3].tolist() == [2048.0, 2046.0, 2044.0]
+    assert sample(rows_of(w[:10], (1,)), np.ones(1), 8).step == 1
+    rows = sample(rows_of(w.view(4, 512), (4, 1)), np.array([1.0, 2.0, 3.0, 4.0]), 8)
+    assert rows.step == 2 and rows.row.tolist() == [r for r in range(4) for _ in range(256)]
+    assert rows.scale[[0, 255, 256, 1023]].tolist() == [1.0, 1.0, 2.0, 4.0]
+
+
+def test_crossings_are_counted_within_a_tenth_of_log_alpha():
+    # From exp(-0.05) = 0.951 to exp(0.05) = 1.051, in tens per unit of log alpha.
+    w = torch.tensor([[1.0, -0.96, 2.0], [1.04, 0.5, 0.1]])
+    one = rows_of(w, (1,))
+    assert crossing(one, sample(one, np.ones(1), 1), 1.0) == pytest.approx([30.0])
+    two = rows_of(w, (2, 1))
+    assert crossing(two, sample(two, np.ones(2), 1), 1.0) == pytest.approx([20.0, 10.0])
+    assert crossing(two, sample(two, np.ones(2), 1)._replace(step=4), 1.0) == pytest.approx([80.0, 40.0])
+
+
+def test_a_border_that_rests_is_looked_for_among_few():
+    # 1000^(2/3) / 4 = 25 weights, at 100 per unit of log key.
+    trail = Trail()
+    for _ in range(2):
+        trail.note(2.0, crowd=100.0)
+    assert trail.guess(1000) == pytest.approx((2 * math.exp(-0.125), 2 * math.exp(0.125)))
+    sparse = Trail()
+    sparse.note(2.0, crowd=0.5)
+    assert sparse.guess(8) == pytest.approx((2 * math.exp(-1.0), 2 * math.exp(1.0)))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_border_that_jumps_is_looked_for_four_jumps_around_where_it_would_go(sign):
+    trail = Trail()
+    trail.note(1.0, crowd=100.0)
+    trail.note(math.exp(0.2 * sign), crowd=100.0)
+    assert trail.guess(1000) == pytest.approx((math.exp(0.4 * sign - 0.8), math.exp(0.4 * sign + 0.8)))
+    # Of 0.3 it would be 240 weights, more than eight times 25.
+    trail = Trail()
+    trail.note(1.0, crowd=100.0)
+    trail.note(math.exp(0.3 * sign), crowd=100.0)
+    assert trail.guess(1000) is None
+
+
+def test_without_a_border_there_is_no_guess():
+    trail = Trail()
+    trail.note(1.0, crowd=100.0)
+    trail.note(0.0, crowd=100.0)
+    assert trail.place is None and trail.guess(1000) is None
+    trail.note(1.0, crowd=0.0)
+    assert trail.guess(1000) is None
