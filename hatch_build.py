@@ -1,6 +1,7 @@
 """Build hook: compiles the shared libraries if there is a C++ compiler; an installation never fails without one.
 
-A wheel with compiled kernels belongs to one platform; without them it is pure Python. SOFTPRUNE_PURE=1 asks for that.
+A compiler that the variable CXX names must work, though: the build fails if it does not. A wheel with compiled kernels
+belongs to one platform; without them it is pure Python. SOFTPRUNE_PURE=1 asks for that.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ class KernelHook(BuildHookInterface):
             fresh = bool(compilation.arch_flags())
             made = [lib.file if lib.is_built() and not fresh else lib.build() for lib in compilation.LIBRARIES]
         except (RuntimeError, OSError) as error:
+            if os.environ.get("CXX", "").strip():
+                # Whoever names a compiler wants the kernels: a wheel without them would be found out much later.
+                raise RuntimeError(
+                    f"the kernels could not be compiled with CXX={os.environ['CXX']!r}: {error}\n"
+                    "Mend or unset CXX, or ask for a wheel without kernels with SOFTPRUNE_PURE=1."
+                ) from error
             # The reference engine and the plain loop run instead; the engine says how to get the kernels.
             self.app.display_warning(f"softprune is built without its compiled kernels: {error}")
             return

@@ -107,19 +107,62 @@ def test_another_processor_is_compiled_for_again(hook: ModuleType, monkeypatch: 
     assert made == ["kernels", "recurrence"] and len(data["artifacts"]) == 2
 
 
-def test_without_a_compiler_the_wheel_is_pure(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def unbuilt(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the libraries be made anew."""
     real = hook.load_module
 
-    def unbuilt(path: Path) -> ModuleType:
+    def load(path: Path) -> ModuleType:
         module = real(path)
         monkeypatch.setattr(module.NativeLibrary, "is_built", lambda self: False)
         return module
 
-    monkeypatch.setattr(hook, "load_module", unbuilt)
-    monkeypatch.setenv("CXX", "/nonexistent")
+    monkeypatch.setattr(hook, "load_module", load)
+
+
+def test_without_a_compiler_the_wheel_is_pure(
+    hook: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    unbuilt(hook, monkeypatch)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     data, warnings = initialize(hook)
     assert data == {"artifacts": []}  # hatchling's own tag then is py3-none-any
     assert len(warnings) == 1 and "no C++ compiler found" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ("/nonexistent", "there is no program '/nonexistent'"),
+        ("ccache-that-is-not-there g++", "no program 'ccache-that-is-not-there'"),
+        ("g++ 'open", "no command"),
+        ("false", "failed"),
+    ],
+)
+def test_a_compiler_that_is_named_and_does_not_work_is_an_error(
+    hook: ModuleType, monkeypatch: pytest.MonkeyPatch, wish: str, message: str
+) -> None:
+    unbuilt(hook, monkeypatch)
+    monkeypatch.setenv("CXX", wish)
+    with pytest.raises(RuntimeError, match=message) as caught:
+        initialize(hook)
+    assert wish in str(caught.value) and "SOFTPRUNE_PURE=1" in str(caught.value)
+
+
+def test_a_compiler_of_several_words(hook: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = hook.load_module(ROOT / hook.COMPILATION)
+    (real,) = module.compiler() or pytest.skip("no C++ compiler")
+    log = tmp_path / "log"
+    wrapper = tmp_path / "a wrapper"
+    wrapper.write_text(f'#!/bin/sh\necho called >> "{log}"\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", f"'{wrapper}' {real} -DNOTHING")
+    assert module.compiler() == [str(wrapper), real, "-DNOTHING"]
+    (tmp_path / "unit.cpp").write_text("int answer() { return 42; }\n")
+    monkeypatch.setattr(module, "X86", {})
+    library = module.NativeLibrary(tmp_path / "unit.so", tmp_path, ("unit",))
+    assert library.build().is_file()
+    assert log.read_text() == "called\n" * 2  # compiled and linked
 
 
 def test_no_compiler_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hook: ModuleType) -> None:

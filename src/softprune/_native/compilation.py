@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -61,7 +62,7 @@ class NativeLibrary:
             The file.
 
         Raises:
-            RuntimeError: if there is no compiler, or it fails; with its message.
+            RuntimeError: if there is no compiler (`NoCompilerError`), or it fails; with its message.
         """
         program, target = _required_compiler(), target or self.file
         units = self.flags_of_units()
@@ -69,12 +70,12 @@ class NativeLibrary:
         with tempfile.TemporaryDirectory() as folder:
             objects = [f"{folder}/{name}.o" for name in units]
             _run_all(
-                [program, *FLAGS, *flags, *extra, "-c", str(self.sources / f"{name}.cpp"), "-o", made]
+                [*program, *FLAGS, *flags, *extra, "-c", str(self.sources / f"{name}.cpp"), "-o", made]
                 for (name, flags), made in zip(units.items(), objects, strict=True)
             )
             scratch = target.with_name(f".{target.name}.{os.getpid()}")
             try:
-                _run_all([[program, "-shared", *extra, "-o", str(scratch), *objects, *SYSTEM]])
+                _run_all([[*program, "-shared", *extra, "-o", str(scratch), *objects, *SYSTEM]])
                 scratch.replace(target)
             finally:
                 scratch.unlink(missing_ok=True)
@@ -119,17 +120,35 @@ def machine() -> str:
     return archs.pop() if archs else platform.machine().lower()
 
 
-def compiler() -> str | None:
-    """The C++ compiler: $CXX, or the first of c++, g++, clang++ on the path; None if there is none."""
-    wish = os.environ.get("CXX", "").split()
-    names = wish[:1] or ["c++", "g++", "clang++"]
-    return next((found for name in names if (found := shutil.which(name))), None)
+class NoCompilerError(RuntimeError):
+    """There is no C++ compiler, and nobody named one."""
 
 
-def _required_compiler() -> str:
+def compiler() -> list[str] | None:
+    """The command of the C++ compiler: the words of $CXX, such as ``ccache g++``, or what is on the path; or None.
+
+    Raises:
+        RuntimeError: if $CXX is set to something that cannot be run: another compiler would be a surprise.
+    """
+    wish = os.environ.get("CXX", "").strip()
+    if not wish:
+        found = next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
+        return None if found is None else [found]
+    advice = "name a C++ compiler that works, as in CXX='ccache g++', or unset CXX"
+    try:
+        words = shlex.split(wish)
+    except ValueError as error:
+        raise RuntimeError(f"CXX is {wish!r}, which is no command ({error}): {advice}") from error
+    program = shutil.which(words[0]) if words else None
+    if program is None:
+        raise RuntimeError(f"CXX is {wish!r}, and there is no program {words[0] if words else ''!r}: {advice}")
+    return [program, *words[1:]]
+
+
+def _required_compiler() -> list[str]:
     program = compiler()
     if program is None:
-        raise RuntimeError("no C++ compiler found: install g++ or clang++, or name one in the variable CXX")
+        raise NoCompilerError("no C++ compiler found: install g++ or clang++, or name one in the variable CXX")
     return program
 
 

@@ -50,8 +50,8 @@ REFUSED = {
     "size": (lambda: with_part("fc", nn.Linear(7, 2)), r"fc is Linear\(in_features=7.*does not fit"),
     "no bias": (lambda: with_part("fc", nn.Linear(6, 2, bias=False)), r"fc is Linear\(.*does not fit"),
     "bias": (lambda: with_part("rnn.cell.w", LowRankLinear(4, 6, rank=1)), r"rnn\.cell\.w is LowRankLinear\(.*not fit"),
-    "nan": (lambda: broken("rnn.cell.u.weight", float("nan")), r"rnn\.cell\.u\.weight has values that are not finite"),
-    "infinity": (lambda: broken("fc.bias", float("inf")), r"fc\.bias has values that are not finite"),
+    "nan": (lambda: broken("rnn.cell.u.weight", float("nan")), r"rnn\.cell\.u\.weight has 1 NaN or infinite"),
+    "infinity": (lambda: broken("fc.bias", float("inf")), r"fc\.bias has 1 NaN or infinite values of 2"),
     "huge": (lambda: small().double().requires_grad_(False), None),
     "parametrized": (lambda: with_part("fc", parametrizations.weight_norm(nn.Linear(6, 2))), "fc is parametrized"),
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from exported_networks import Joined, Transformer, UNet, assert_equal_outputs, depthwise_net, thin_out
+from test_export_rules import Bends, frames
 from torch import nn
 
 from softprune.deploy.export import export_onnx
@@ -49,6 +50,11 @@ def test_down_and_up(tmp_path):
 
 def test_a_transformer(tmp_path):
     assert_onnx(thin_out(Transformer(side=20)), tmp_path / "net.onnx", (3, 20, 20), sparse=True)
+
+
+def test_frames_and_bends(tmp_path):
+    assert_onnx(thin_out(frames()), tmp_path / "frames.onnx", (3, 7, 6))
+    assert_onnx(Bends(), tmp_path / "bends.onnx", (3, 7, 6))
 
 
 def test_joins(tmp_path):

@@ -14,6 +14,8 @@ from softprune.deploy.export.spx import write_spx
 from softprune.deploy.runtime.engine import KernelWarning, load
 
 ACTIVATIONS = [nn.ReLU, nn.ReLU6, nn.Hardswish, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Identity]
+ACTIVATIONS += [nn.Mish, nn.ELU, nn.Softplus]
+FRAMES = ["zeros", "reflect", "circular", "replicate"]
 WAYS = ["plain", "sum", "join", "gate", "up", "down", "tokens"]
 
 
@@ -26,7 +28,12 @@ class Block(nn.Module):
         self.how = draw(st.sampled_from(WAYS))
         groups = draw(st.sampled_from([1, 2, channels]))
         self.conv = nn.Conv2d(
-            channels, channels, kernel, padding="same", dilation=dilation, groups=groups, bias=draw(st.booleans())
+            *(channels, channels, kernel),
+            padding="same",
+            dilation=dilation,
+            groups=groups,
+            bias=draw(st.booleans()),
+            padding_mode=draw(st.sampled_from(FRAMES)),
         )
         self.norm = nn.BatchNorm2d(channels) if draw(st.booleans()) else nn.Identity()
         self.act = draw(st.sampled_from(ACTIVATIONS))()

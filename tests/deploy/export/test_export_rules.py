@@ -102,6 +102,42 @@ def test_rows_of_samples(tmp_path):
     assert convolution["activation"] == "relu" and "scale_shift" not in kinds(document)
 
 
+class Bends(nn.Module):
+    def forward(self, x):
+        x = 6 * x
+        return F.mish(x), F.elu(x), F.elu(x, 0.3), F.softplus(x), F.softplus(x, 2.0, 3.0), F.selu(x)
+
+
+def test_activations_with_numbers(tmp_path):
+    document = assert_same(Bends(), tmp_path / "net.spx", (3, 5, 4))
+    assert set(kinds(document)) == {"mul", "mish", "elu", "softplus"}
+
+
+def frames() -> nn.Module:
+    layers = [nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), nn.Mish()]
+    layers += [nn.Conv2d(4, 4, 3, padding=(1, 2), padding_mode="circular"), nn.ELU(0.5)]
+    layers += [nn.Conv2d(4, 4, (3, 5), padding="same", padding_mode="replicate"), nn.Softplus(2)]
+    layers += [nn.ReflectionPad2d((1, 2, 0, 3)), nn.CircularPad2d((0, 1, 2, 0)), nn.ReplicationPad2d(2), nn.Flatten(2)]
+    layers += [nn.Conv1d(4, 3, 3, padding=2, padding_mode="reflect"), nn.CircularPad1d(1), nn.ReplicationPad1d((0, 4))]
+    return nn.Sequential(*layers)
+
+
+def test_frames_of_an_images_own_pixels(tmp_path):
+    document = assert_same(thin_out(frames()), tmp_path / "net.spx", (3, 7, 6))
+    assert kinds(document).count("pad") == 9
+    assert document["ops"][1]["op"] == "conv2d" and document["ops"][1]["activation"] == "mish"
+
+
+@pytest.mark.parametrize("pads", [(1, 1, 1, 1, 1, 1), (-1, 0, 0, 0)])
+def test_other_frames_are_refused(tmp_path, pads):
+    class Framed(nn.Module):
+        def forward(self, x):
+            return F.pad(x, pads, mode="circular")
+
+    with pytest.raises(ValueError, match=r"aten\.pad.*in mode circular is not in the format"):
+        assert_same(Framed(), tmp_path / "net.spx", (3, 7, 6))
+
+
 class Attentions(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ from exported_networks import assert_equal_outputs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from softprune.deploy.runtime.graph import OPERATIONS as FORMAT
 from softprune.deploy.runtime.reference import run
 from softprune.deploy.runtime.reference.interpreter import OPERATIONS
 
@@ -93,6 +94,7 @@ ACTIVATIONS = {
     **{kind: getattr(F, kind) for kind in ("relu", "relu6", "hardswish", "hardsigmoid", "silu")},
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
+    "mish": F.mish,
 }
 
 
@@ -110,7 +112,24 @@ def test_gelu(approximate):
     assert_equal_outputs(one("gelu", x, approximate=approximate), F.gelu(x, approximate=approximate), tolerance=1e-6)
 
 
-@pytest.mark.parametrize("activation", [None, "relu", "relu6", "hardswish", "silu", "gelu", "sigmoid", "tanh"])
+def test_activations_with_numbers():
+    x = torch.linspace(-50, 50, 4001).reshape(1, -1)
+    for alpha in (1.0, 0.3, -2.0):
+        assert_equal_outputs(one("elu", x, alpha=alpha), F.elu(x, alpha), tolerance=1e-6)
+    for beta, threshold in ((1.0, 20.0), (2.5, 1.0), (0.1, 20.0)):
+        found = one("softplus", x, beta=beta, threshold=threshold)
+        assert_equal_outputs(found, F.softplus(x, beta, threshold), tolerance=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "circular", "replicate"])
+def test_frames_of_an_images_own_pixels(mode):
+    x = torch.randn(2, 3, 5, 4)
+    for top, bottom, left, right in ((0, 1, 2, 3), (4, 4, 3, 3), (0, 0, 0, 0), (2, 0, 0, 1)):
+        found = one("pad", x, padding=[top, bottom, left, right], mode=mode)
+        assert_equal_outputs(found, F.pad(x, (left, right, top, bottom), mode=mode))
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "relu6", "hardswish", "silu", "gelu", "sigmoid", "tanh", "mish"])
 def test_a_layer_adds_its_residual_before_its_activation(activation):
     x, weight, bias = torch.randn(3, 6), torch.randn(6, 6), torch.randn(6)
     total = F.linear(x, weight, bias) + x
@@ -157,7 +176,7 @@ def test_moves():
 
 
 def test_every_operation_of_the_format_is_there():
-    assert len(OPERATIONS) == 29
+    assert OPERATIONS.keys() == FORMAT.keys() and len(FORMAT) == 33
 
 
 def test_inputs_that_do_not_fit_are_named():

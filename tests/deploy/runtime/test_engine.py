@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ import pytest
 from spx_compare import difference, reference, sparse
 from spx_files import op, write_net
 
+from softprune.deploy.runtime import cache, tensorfile
 from softprune.deploy.runtime.choice import Choice
 from softprune.deploy.runtime.engine import Engine, KernelWarning, _array, load
+from softprune.deploy.runtime.grid import view_as
 from softprune.deploy.runtime.library import library
 from softprune.deploy.runtime.program import Plan
 from softprune.deploy.runtime.tune import BANDS
@@ -198,14 +202,32 @@ def test_damaged_cache_is_ignored(tmp_path: Path) -> None:
         assert close(load(path, threads=1), 1)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
+def test_a_cache_that_is_no_file_or_a_huge_one_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = block(tmp_path)
+    assert close(load(path, threads=1), 1)
+    (kept,) = (tmp_path / "cache" / "tuning").glob("*.json")
+    content = kept.read_bytes()
+    assert cache.read(kept.stem) is not None
+    kept.unlink()
+    os.mkfifo(kept)
+    assert cache.read(kept.stem) is None
+    kept.unlink()
+    kept.write_bytes(content)
+    monkeypatch.setattr(cache, "MAX_BYTES", len(content) - 1)
+    assert cache.read(kept.stem) is None
+
+
 def test_tensors_without_copies(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     engine = load(block(tmp_path), threads=1, tune=False)
     x = images(2)
     assert np.array_equal(engine(torch.from_numpy(x)), engine(x))
     assert np.array_equal(engine(torch.from_numpy(x).requires_grad_()), engine(x))
-    with pytest.raises(TypeError, match="float32"):
-        engine(torch.zeros(1, 3, 23, 23, dtype=torch.float64))
+    strange = torch.zeros(1, 3, 23, 23)
+    for tensor in (strange.double(), strange.bfloat16(), strange.to("meta"), strange.to_sparse(), [[1.0], [2.0, 3.0]]):
+        with pytest.raises(TypeError, match="input 'x' must be float32"):
+            engine(tensor)
 
 
 @pytest.mark.parametrize("level", ["portable", "avx2", "avx512"])
@@ -241,17 +263,71 @@ def test_without_kernels_the_reference_runs(tmp_path: Path, monkeypatch: pytest.
         library.cache_clear()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
-    engine = load(block(tmp_path), threads=2, tune=False)
-    assert close(engine, 2)
+def succeeds_in_a_fork(work: Callable[[], bool]) -> bool:
+    """Whether a forked process says yes; one that waits for ever is ended, one that crashes says no."""
     child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if close(engine, 2) else 1)
+            signal.alarm(60)
+            os._exit(0 if work() else 1)
         finally:
             os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+    return os.waitpid(child, 0)[1] == 0
+
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+
+
+@forks
+def test_forked_process_has_threads_of_its_own(tmp_path: Path) -> None:
+    engine = load(block(tmp_path), threads=2, tune=False)
+    assert close(engine, 2)
+    assert succeeds_in_a_fork(lambda: close(engine, 2))
+
+
+@forks
+@pytest.mark.parametrize("what", ["memory", "plan", "layers"])
+def test_everything_that_needs_threads_works_in_a_fork(tmp_path: Path, what: str) -> None:
+    from softprune.deploy.runtime.bench import layers
+
+    engine = load(block(tmp_path), threads=2)
+    assert close(engine, 1)
+    works: dict[str, Callable[[], object]] = {
+        "memory": lambda: engine.memory(2).total > 0,
+        "plan": lambda: engine.plan(2).program.steps,
+        "layers": lambda: layers(engine, batch=2, repeats=2),
+    }
+    assert succeeds_in_a_fork(lambda: bool(works[what]()) and close(engine, 2))
+
+
+@forks
+def test_a_fork_does_not_wait_for_a_thread_that_it_has_not(tmp_path: Path) -> None:
+    engine = load(block(tmp_path), threads=2, tune=False)
+    with engine._local().lock:  # as another thread of the parent would hold it
+        assert succeeds_in_a_fork(lambda: close(engine, 1) and engine.memory().total > 0)
+
+
+@forks
+def test_a_file_that_is_cut_short_later_harms_nothing(tmp_path: Path) -> None:
+    engine = load(path := block(tmp_path), threads=1, tune=False)
+    path.write_bytes(b"")
+    assert succeeds_in_a_fork(lambda: close(engine, 2))
+
+
+def test_large_files_are_mapped_and_give_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = load(path := block(tmp_path), threads=1, tune=False)
+    assert copied.memory().file == path.stat().st_size
+    monkeypatch.setattr(tensorfile, "MAX_COPY", 100)
+    mapped = load(path, threads=1, tune=False)
+    assert mapped.memory().file == 0 and mapped.memory().tables == copied.memory().tables
+    assert np.array_equal(mapped(images(2)), copied(images(2)))
+
+
+@pytest.mark.parametrize("threads", [2.5, 2.0, True, "2"])
+def test_threads_that_are_no_number_of_threads(tmp_path: Path, threads: Any) -> None:
+    with pytest.raises(TypeError, match="whole number from 1 to 256"):
+        load(block(tmp_path), threads=threads)
+    assert load(block(tmp_path), threads=np.int64(2), tune=False).threads == 2  # type: ignore[arg-type]
 
 
 def test_large_batches_of_small_samples_run_together(tmp_path: Path) -> None:
@@ -288,6 +364,26 @@ def test_every_way_to_compute_a_linear_layer_gives_the_same(tmp_path: Path, dens
         out = engine.slots(3)[-1]
         Plan(engine._kernels, engine.team, program).run([x.ctypes.data, out.ctypes.data])
         np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_views_are_made_exactly_where_nothing_need_be_copied() -> None:
+    generator = np.random.default_rng(0)
+    shapes = [(24,), (2, 12), (4, 6), (2, 3, 4), (1, 24, 1), (3, 1, 8), (2, 2, 2, 3), (12, 2, 1), (24, 1)]
+    views = copies = 0
+    for _ in range(400):
+        first, second = (shapes[i] for i in generator.integers(len(shapes), size=2))
+        array = np.arange(96, dtype=np.float32).reshape(24, 4)[:, : generator.integers(1, 5)]
+        array = array[:, 0] if array.shape[1] > 1 else np.arange(24, dtype=np.float32)
+        array = array.reshape(first).transpose(generator.permutation(len(first)))
+        wanted, found = array.reshape(second), view_as(array, second)
+        if found is None:
+            assert not np.shares_memory(wanted, array)
+            copies += 1
+        else:
+            assert np.array_equal(found, wanted) and np.shares_memory(found, array)
+            views += 1
+    assert views > 50 and copies > 50
+    assert view_as(np.zeros((3, 0), np.float32), (0, 7)) is not None
 
 
 def test_inputs_are_read_where_they_are() -> None:

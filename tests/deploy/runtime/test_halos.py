@@ -75,4 +75,4 @@ def test_layouts_share_memory(tmp_path: Path) -> None:
     assert sum(isinstance(step.record, Clear) for step in program.steps) >= 2
     # Six values and as many layouts, of which two are needed at a time; one more buffer for the largest halo.
     value = CHANNELS * 68 * 80
-    assert engine._arenas[1].floats < 4 * value
+    assert engine._local().arenas[1].floats < 4 * value

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from spx_compare import sparse
+from spx_compare import reference, sparse
 from spx_files import op, stored, write_file, write_net
 
 from softprune.deploy.runtime.engine import load
@@ -48,7 +49,34 @@ def conv(**changes: Any) -> dict[str, Any]:
     return graph(ops=[{**op("conv2d", ["x"], "y", weight="w", **CONV, **REST), **changes}])
 
 
+def framed(padding: Any, mode: Any = "reflect", **more: Any) -> dict[str, Any]:
+    """A graph that puts a frame around an image of 8 x 8."""
+    return graph(ops=[op("pad", ["x"], "y", padding=padding, mode=mode, **more)])
+
+
 BAD_GRAPHS = {
+    "a mirror larger than the image": (
+        framed([8, 0, 0, 0]),
+        "padding 8 and 0 does not fit a size of 8 in mode reflect",
+    ),
+    "a mirror behind the image": (framed([0, 0, 0, 8]), "padding 0 and 8 does not fit a size of 8"),
+    "a circle larger than the image": (framed([0, 0, 9, 0], "circular"), "does not fit a size of 8 in mode circular"),
+    "an edge of more than memory": (framed([1 << 24, 1 << 24, 0, 0], "replicate"), "too large"),
+    "a negative frame": (framed([-1, 0, 0, 0]), "padding"),
+    "a frame of three sizes": (framed([1, 1, 1]), "padding"),
+    "a frame of fractions": (framed([1.5, 1, 1, 1]), "padding"),
+    "a huge frame": (framed([1 << 40, 0, 0, 0], "replicate"), "padding"),
+    "an unknown frame": (framed([1, 1, 1, 1], "symmetric"), "mode"),
+    "a frame around no image": (
+        graph(
+            ops=[op("reshape", ["x"], "r", shape=[None, -1]), op("pad", ["r"], "y", padding=[0] * 4, mode="reflect")]
+        ),
+        "4 axes",
+    ),
+    "an elu without its number": (graph(ops=[op("elu", ["x"], "y")]), "alpha"),
+    "an elu with an infinite one": (graph(ops=[op("elu", ["x"], "y", alpha=10**400)]), "alpha"),
+    "a softplus that divides by zero": (graph(ops=[op("softplus", ["x"], "y", beta=0.0, threshold=20.0)]), "beta"),
+    "a softplus of a text": (graph(ops=[op("softplus", ["x"], "y", beta=1.0, threshold="20")]), "threshold"),
     "unknown operation": (graph(ops=[op("eval", ["x"], "y")]), "eval"),
     "unknown field": (conv(code="1"), "code"),
     "missing value": (conv(inputs=["z"]), "'z'"),
@@ -162,6 +190,14 @@ def test_missing_file(tmp_path: Path) -> None:
         load(tmp_path / "nothing.spx")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs")
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.spx")
+    for path in (tmp_path / "fifo.spx", tmp_path, Path("/dev/zero")):
+        with pytest.raises(OSError, match="no regular file"):
+            load(path)
+
+
 def test_fixed_mutations(valid: Path, tmp_path: Path) -> None:
     """Bytes changed at random: each file is refused, or runs."""
     content = valid.read_bytes()
@@ -230,6 +266,36 @@ def test_numbers_at_the_end_of_the_range_stay_in_their_sample(valid: Path, value
     assert np.isfinite(y[1]).all() == (value == 1e-45)
     x[1] = 0
     assert np.isfinite(engine(x)).all()  # nothing is left behind in the buffers
+
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e13, -1e13, 104, -104, 1e-45, 0, -0.0, 1], np.float32)
+
+
+NUMBERS = {"mish": {}, "elu": {"alpha": 0.5}, "softplus": {"beta": 2.0, "threshold": 20.0}}
+
+
+@pytest.mark.parametrize(
+    "kind", ["relu", "relu6", "hardswish", "hardsigmoid", "silu", "sigmoid", "tanh", "gelu", *NUMBERS]
+)
+def test_activations_are_finite_where_the_reference_is(tmp_path: Path, kind: str) -> None:
+    fields = {"approximate": "none"} if kind == "gelu" else NUMBERS.get(kind, {})
+    engine = load(write_net(tmp_path / "a.spx", {"x": (13,)}, [op(kind, ["x"], "y", **fields)], {}), tune=False)
+    with np.errstate(all="ignore"):
+        found, wanted = engine(SPECIAL[None]), reference(engine, [SPECIAL[None]])[0]
+    sure = np.isfinite(wanted)
+    assert np.array_equal(np.isfinite(found), sure)
+    np.testing.assert_allclose(found[sure], wanted[sure], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("corners", [True, False])
+@pytest.mark.parametrize("size", [[3, 2], [5, 7]])
+def test_resized_images_are_finite_where_the_reference_is(tmp_path: Path, size: list[int], corners: bool) -> None:
+    ops = [op("resize", ["x"], "y", size=size, scale=None, mode="bilinear", align_corners=corners)]
+    images = np.stack(np.meshgrid(SPECIAL, SPECIAL, [1.0]), -1).reshape(1, -1, 3, 1).astype(np.float32)
+    images = np.concatenate([images, images[:, ::-1]], 3)
+    engine = load(write_net(tmp_path / "r.spx", {"x": images.shape[1:]}, ops, {}), tune=False)
+    with np.errstate(all="ignore"):
+        assert np.array_equal(np.isfinite(engine(images)), np.isfinite(reference(engine, [images])[0]))
 
 
 def test_threads_out_of_range(valid: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +190,7 @@ def test_pools(tmp_path: Path, data: st.DataObject) -> None:
         assert worst(tmp_path, {"x": (3, *size)}, [*ops[:i], ops[i]]) < CLOSE, name
 
 
-KINDS = ["relu", "relu6", "hardswish", "hardsigmoid", "silu", "sigmoid", "tanh", "identity"]
+KINDS = ["relu", "relu6", "hardswish", "hardsigmoid", "silu", "sigmoid", "tanh", "mish", "identity"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -201,6 +204,67 @@ def test_activation(tmp_path: Path, kind: str, shape: tuple[int, ...]) -> None:
 def test_gelu(tmp_path: Path, approximate: str) -> None:
     ops = [op("mul", ["x"], "s", value=3.0), op("gelu", ["s"], "y", approximate=approximate)]
     assert worst(tmp_path, {"x": (5, 100)}, ops) < CLOSE
+
+
+def bent(tmp_path: Path, kind: str, **numbers: float) -> float:
+    """How far an activation with numbers of its own is off, of what it makes of numbers near and far from zero."""
+    ops = [op("mul", ["x"], "s", value=40.0), op(kind, ["x"], "y", **numbers), op(kind, ["s"], "z", **numbers)]
+    return worst(tmp_path, {"x": (5, 100)}, [*ops, op("concat", ["y", "z"], "o", axis=1)])
+
+
+def padded(tmp_path: Path, mode: str, frame: list[int], size: tuple[int, int], *, batch: int = 2) -> float:
+    """How far a frame of an image's own pixels is off, of an input and between two convolutions."""
+    weights = {"a": sparse(random(), (4, 3, 3, 3)), "b": sparse(random(1), (5, 4, 3, 3), 0.5)}
+    conv = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1, **PLAIN}
+    ops = [
+        op("pad", ["x"], "p", padding=frame, mode=mode),
+        op("conv2d", ["x"], "a", weight="a", **conv),
+        op("pad", ["a"], "q", padding=frame, mode=mode),
+        op("conv2d", ["q"], "y", weight="b", **conv),
+        op("concat", ["y", "p"], "o", axis=1),
+    ]
+    return worst(tmp_path, {"x": (3, *size)}, ops, weights, batch=batch)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.3, -2.0, 0.0])
+def test_elu(tmp_path: Path, alpha: float) -> None:
+    assert bent(tmp_path, "elu", alpha=alpha) < CLOSE
+
+
+@pytest.mark.parametrize(("beta", "threshold"), [(1.0, 20.0), (2.5, 1.0), (0.1, 20.0), (1e-6, 5.0), (1e6, -3.0)])
+def test_softplus(tmp_path: Path, beta: float, threshold: float) -> None:
+    assert bent(tmp_path, "softplus", beta=beta, threshold=threshold) < CLOSE
+
+
+@SETTINGS
+@given(st.data())
+def test_frames_of_an_images_own_pixels(tmp_path: Path, data: st.DataObject) -> None:
+    draw = data.draw
+    mode = draw(st.sampled_from(["reflect", "circular", "replicate"]))
+    size = draw(st.integers(1, 9)), draw(st.integers(1, 20))
+    most = [{"reflect": n - 1, "circular": n, "replicate": 12}[mode] for n in size]
+    frame = [draw(st.integers(0, most[axis])) for axis in (0, 0, 1, 1)]
+    assert padded(tmp_path, mode, frame, size, batch=draw(st.integers(1, 3))) < CLOSE
+
+
+@pytest.mark.parametrize("level", ["portable", "avx2", "avx512"])
+def test_frames_and_bends_on_every_instruction_set(tmp_path: Path, level: str) -> None:
+    """Each in a process of its own, because the choice is made once."""
+    script = (
+        "from pathlib import Path; import test_kernels as t; from softprune.deploy.runtime.library import library\n"
+        f"here = Path({str(tmp_path)!r})\n"
+        "found = [t.bent(here, 'elu', alpha=0.7), t.bent(here, 'softplus', beta=2.0, threshold=3.0)]\n"
+        "found += [t.bent(here, 'mish')]\n"
+        "found += [t.padded(here, mode, [2, 1, 3, 0], (4, 9)) for mode in ('reflect', 'circular', 'replicate')]\n"
+        "print(library().facts.level, max(found) < t.CLOSE)"
+    )
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "SOFTPRUNE_KERNELS_LEVEL": level, "PYTHONPATH": paths}
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    found, right = result.stdout.split()
+    assert right == "True"
+    assert found == level or level != "portable"
 
 
 @pytest.mark.parametrize("kind", ["add", "mul"])

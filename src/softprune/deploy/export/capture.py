@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 
@@ -38,4 +41,8 @@ def plain_module(module: nn.Module) -> nn.Module:
             f"{len(managed)} tensors are still managed by a Sparsifier ({managed[0]}, ...): "
             "call softprune.bake(model) first, which writes the zeros into the weights"
         )
+    for name, tensor in chain(module.named_parameters(), module.named_buffers()):
+        bad = 0 if tensor.is_meta else int((~torch.isfinite(tensor.detach())).sum())
+        if bad:
+            raise ValueError(f"{name} has {bad} NaN or infinite values of {tensor.numel():,}: export finite weights")
     return module

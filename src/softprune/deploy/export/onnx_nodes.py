@@ -50,7 +50,8 @@ class Nodes:
 
 
 def _activate(nodes: Nodes, kind: str, x: str, output: str | None, *, approximate: str = "none") -> str:
-    plain = {"relu": "Relu", "hardswish": "HardSwish", "sigmoid": "Sigmoid", "tanh": "Tanh", "identity": "Identity"}
+    plain = {"relu": "Relu", "hardswish": "HardSwish", "sigmoid": "Sigmoid", "tanh": "Tanh", "mish": "Mish"}
+    plain["identity"] = "Identity"
     if kind in plain:
         return nodes.node(plain[kind], [x], output)
     if kind == "relu6":
@@ -64,6 +65,26 @@ def _activate(nodes: Nodes, kind: str, x: str, output: str | None, *, approximat
 
 def _activation(nodes: Nodes, op: Op) -> None:
     _activate(nodes, op.kind, op.inputs[0], op.output, approximate=op.fields.get("approximate", "none"))
+
+
+def _elu(nodes: Nodes, op: Op) -> None:
+    nodes.node("Elu", op.inputs, op.output, alpha=float(op.fields["alpha"]))
+
+
+def _softplus(nodes: Nodes, op: Op) -> None:
+    """ONNX has neither beta nor threshold."""
+    beta = float(op.fields["beta"])
+    steep = nodes.node("Mul", [op.inputs[0], nodes.constant(beta)])
+    smooth = nodes.node("Div", [nodes.node("Softplus", [steep]), nodes.constant(beta)])
+    above = nodes.node("Greater", [steep, nodes.constant(float(op.fields["threshold"]))])
+    nodes.node("Where", [above, op.inputs[0], smooth], op.output)
+
+
+def _pad(nodes: Nodes, op: Op) -> None:
+    top, bottom, left, right = op.fields["padding"]
+    mode = {"reflect": "reflect", "circular": "wrap", "replicate": "edge"}[op.fields["mode"]]
+    pads = nodes.constant([0, 0, top, left, 0, 0, bottom, right])
+    nodes.node("Pad", [op.inputs[0], pads], op.output, mode=mode)
 
 
 def _finish(nodes: Nodes, op: Op, x: str) -> None:
@@ -220,6 +241,9 @@ NODES: dict[str, Callable[[Nodes, Op], None]] = {
     "attention": _attention,
     "reshape": _reshape,
     "slice": _slice,
+    "pad": _pad,
+    "elu": _elu,
+    "softplus": _softplus,
     "resize": _resize,
     "softmax": lambda nodes, op: _plain(nodes, op, "Softmax", axis=op.fields["axis"]),
     "concat": lambda nodes, op: _plain(nodes, op, "Concat", axis=op.fields["axis"]),
@@ -227,7 +251,8 @@ NODES: dict[str, Callable[[Nodes, Op], None]] = {
     "matmul": lambda nodes, op: _plain(nodes, op, "MatMul"),
     "constant": lambda nodes, op: _constant(nodes, op),
     **dict.fromkeys(
-        ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "sigmoid", "tanh", "identity"), _activation
+        ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "sigmoid", "tanh", "mish", "identity"),
+        _activation,
     ),
 }
 

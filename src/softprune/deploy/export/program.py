@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
@@ -28,10 +29,8 @@ def save_program(module: nn.Module, path: str | os.PathLike[str], *, example: Ex
     if target.suffix != ".pt2":
         raise ValueError(f"the file must end in .pt2, got {target.name!r}")
     program = capture(module, example)
-
-    def write(part: Path) -> None:
-        with part.open("wb") as file:
-            torch.export.save(program, file)
-
-    write_whole(target, write)
+    # Not straight into the file: where the disk is full, torch ends the whole process.
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    write_whole(target, lambda part: part.write_bytes(content.getbuffer()))
     return target

@@ -12,8 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from softprune.deploy.runtime.tensorfile import open_regular
+
 # Changes when kernels or choices change, so that old results are not used.
-VERSION = 5
+VERSION = 6
+# Of a file of results; a network of 100,000 layers, the most that are allowed, has some 10 MB.
+MAX_BYTES = 32 << 20
 
 
 def folder() -> Path:
@@ -43,7 +47,9 @@ def key(**facts: str | int) -> str:
 def read(name: str) -> Mapping[str, Any] | None:
     """What was kept; None if there is nothing usable."""
     try:
-        found = json.loads((folder() / "tuning" / f"{name}.json").read_text())
+        with open_regular(folder() / "tuning" / f"{name}.json") as file:
+            size = os.fstat(file.fileno()).st_size
+            found = json.loads(file.read(size)) if size <= MAX_BYTES else None
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

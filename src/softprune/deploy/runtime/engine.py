@@ -49,10 +49,13 @@ def load(path: str | Path, *, threads: int | None = None, tune: bool = True) -> 
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if the file is not a valid network.
+        TypeError: if threads is no whole number.
+        ValueError: if the file is not a valid network, or threads is not 1 to 256.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    count = cores if threads is None else threads
+    if isinstance(threads, bool) or not isinstance(threads, int | np.integer | None):
+        raise TypeError(f"threads is {threads!r}, must be a whole number from 1 to 256, or None for all cores")
+    count = cores if threads is None else int(threads)
     if not 1 <= count <= 256:
         raise ValueError(f"threads is {threads}, must be 1 to 256")
     model = read_spx(path)
@@ -67,16 +70,23 @@ def load(path: str | Path, *, threads: int | None = None, tune: bool = True) -> 
     return Engine(model, kernels, threads=count, tune=tune)
 
 
+class _Local:
+    """What belongs to one process: a forked one has none of the threads, and the lock may be taken for ever."""
+
+    def __init__(self, kernels: Library | None, threads: int) -> None:
+        self.lock = threading.Lock()
+        self.team = Team(kernels, threads) if kernels else None
+        self.plans: dict[int, Plan] = {}
+        self.arenas: dict[int, Arena] = {}
+
+
 class Engine:
     """A network that can be called with NumPy arrays or CPU tensors; several threads may call it."""
 
     def __init__(self, model: Model, kernels: Library | None, *, threads: int, tune: bool) -> None:
         self.model, self.threads = model, threads
         self._kernels, self._tune = kernels, tune
-        self.team = Team(kernels, threads) if kernels else None
-        self._plans: dict[int, Plan] = {}
-        self._arenas: dict[int, Arena] = {}
-        self._lock = threading.Lock()
+        self._locals = {os.getpid(): _Local(kernels, threads)}
         self._splits = splits(model)
         self._dense: dict[str, Array] = {}
         self._shapes: dict[int, dict[str, Shape]] = {}
@@ -89,6 +99,22 @@ class Engine:
         """The instruction set: "avx512", "avx2", "portable", or "reference" without compiled kernels."""
         return self._kernels.facts.level if self._kernels else "reference"
 
+    @property
+    def team(self) -> Team | None:
+        """The threads of this process; None without compiled kernels."""
+        return self._local().team
+
+    def _local(self) -> _Local:
+        """The team, the lock and the plans of this process; everything that uses one of them asks here."""
+        here = os.getpid()
+        found = self._locals.get(here)
+        if found is None:
+            # Of two threads that come at once one is the first: setdefault() gives both what that one made.
+            found = self._locals.setdefault(here, _Local(self._kernels, self.threads))
+            for process in [process for process in self._locals if process != here]:
+                self._locals.pop(process, None)
+        return found
+
     def __call__(self, *inputs: Any) -> Any:
         """Compute the outputs.
 
@@ -99,7 +125,7 @@ class Engine:
             The output as a NumPy array; a tuple if there are several.
 
         Raises:
-            TypeError: if an input is not float32.
+            TypeError: if an input is not float32, or is no array or tensor in the memory of the CPU.
             ValueError: if the number or a shape of the inputs is wrong.
         """
         arrays = self._checked(inputs)
@@ -108,21 +134,27 @@ class Engine:
 
     def plan(self, batch: int) -> Plan:
         """The plan for a batch size that runs at once; made and tuned when it is first asked for."""
-        assert self._kernels is not None and self.team is not None
-        if batch not in self._plans:
-            if len(self._plans) >= MAX_PLANS:
-                oldest = next(iter(self._plans))
-                del self._plans[oldest], self._arenas[oldest]
+        local = self._local()
+        with local.lock:
+            return self._plan(local, batch)
+
+    def _plan(self, local: _Local, batch: int) -> Plan:
+        """The same for a caller that holds the lock."""
+        assert self._kernels is not None and local.team is not None
+        if batch not in local.plans:
+            if len(local.plans) >= MAX_PLANS:
+                oldest = next(iter(local.plans))
+                del local.plans[oldest], local.arenas[oldest]
             builder = build(self.model, self._kernels, batch=batch, threads=self.threads)
             if self._tune:
-                self._tuned(builder.program, batch)
+                self._tuned(local.team, builder.program, batch)
             builder.program.share_scratch()
-            self._plans[batch] = Plan(self._kernels, self.team, builder.program)
-            self._arenas[batch] = builder.arena
-        return self._plans[batch]
+            local.plans[batch] = Plan(self._kernels, local.team, builder.program)
+            local.arenas[batch] = builder.arena
+        return local.plans[batch]
 
     def memory(self, batch: int = 1) -> Memory:
-        """What the engine holds to run a batch of this size; the mapped file, which the system may drop, not counted.
+        """What the engine holds to run a batch of this size, and what it holds of the file.
 
         Args:
             batch: images; a large batch runs in parts, of which the largest counts.
@@ -139,17 +171,18 @@ class Engine:
         if self._kernels is None:
             raise RuntimeError("the reference engine keeps no account of its memory: build the kernels first")
         count = min(batch, self._chunk) if self._splits else batch
-        with self._lock:
-            plan = self.plan(count)
-            return measure_memory(self.model, plan, self._arenas[count], self.shapes(count))
+        local = self._local()
+        with local.lock:
+            plan = self._plan(local, count)
+            return measure_memory(self.model, plan, local.arenas[count], self.shapes(count))
 
-    def _tuned(self, program: Program, batch: int) -> None:
+    def _tuned(self, team: Team, program: Program, batch: int) -> None:
         """Give a program the fastest choices, from the cache or measured now."""
-        assert self._kernels is not None and self.team is not None
+        assert self._kernels is not None
         name = cache.key(model=self.model.digest, level=self.level, batch=batch, threads=self.threads)
         if not recall(program, name):
             slots = self.slots(batch)
-            Tuner(self._kernels, self.team, program).run([array.ctypes.data for array in slots])
+            Tuner(self._kernels, team, program).run([array.ctypes.data for array in slots])
             remember(program, name)
 
     def shapes(self, batch: int) -> dict[str, Shape]:
@@ -173,29 +206,21 @@ class Engine:
         if self._kernels is None:
             return self._reference(arrays)
         outputs = [np.empty(shapes[name], np.float32) for name in graph.outputs]
-        self._after_fork()
-        with self._lock:
+        local = self._local()
+        with local.lock:
             if not self._splits:
-                self.plan(batch).run([a.ctypes.data for a in (*arrays, *outputs)])
+                self._plan(local, batch).run([a.ctypes.data for a in (*arrays, *outputs)])
                 return outputs
             for first in range(0, batch, self._chunk):
                 count = min(self._chunk, batch - first)
                 parts = [a[first : first + count] for a in (*arrays, *outputs)]
-                self.plan(count).run([a.ctypes.data for a in parts])
+                self._plan(local, count).run([a.ctypes.data for a in parts])
         return outputs
-
-    def _after_fork(self) -> None:
-        """A forked process has none of the threads: it starts its own."""
-        if self._kernels is not None and self.team is not None and self.team.process != os.getpid():
-            self._lock = threading.Lock()
-            self.team = Team(self._kernels, self.threads)
-            self._plans.clear()
-            self._arenas.clear()
 
     def _reference(self, arrays: list[Array]) -> list[Array]:
         from softprune.deploy.runtime.reference import run
 
-        with self._lock:
+        with self._local().lock:
             if not self._dense:
                 self._dense = {name: weight.dense() for name, weight in self.model.weights.items()}
         return run(self.model.graph.document, self._dense, arrays)
@@ -220,9 +245,18 @@ class Engine:
 def _array(name: str, shape: tuple[int | None, ...], value: Any) -> Array:
     """The input as a contiguous array, without a copy where possible."""
     if not isinstance(value, np.ndarray):
-        if getattr(value, "requires_grad", False):
-            value = value.detach()
-        value = np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+        given = value
+        try:
+            if getattr(value, "requires_grad", False):
+                value = value.detach()
+            value = np.from_dlpack(value) if hasattr(value, "__dlpack__") else np.asarray(value)
+        # Every library has errors of its own for numbers that NumPy does not know or cannot reach.
+        except Exception as error:
+            kind = getattr(given, "dtype", type(given).__name__)
+            where = f" on {given.device}" if hasattr(given, "device") else ""
+            raise TypeError(
+                f"input {name!r} must be float32 in the memory of the CPU, got {kind}{where}: convert it first"
+            ) from error
     wanted = ", ".join("batch" if n is None else str(n) for n in shape)
     if value.dtype != np.float32:
         raise TypeError(f"input {name!r} must be float32, got {value.dtype}: convert it first")

@@ -79,6 +79,15 @@ def _scales(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(_number(n) and 0 < n <= 1024 for n in value)
 
 
+def _steepness(value: Any) -> bool:
+    # Beyond these the quotient by it would leave the range of the numbers.
+    return _number(value) and 1e-6 <= value <= 1e6
+
+
+def _frame(value: Any) -> bool:
+    return whole_numbers(value) and len(value) == 4 and max(value) <= MAX_SIZE
+
+
 def _boolean(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -87,7 +96,7 @@ def _one_of(*values: Any) -> Check:
     return lambda value: value in values
 
 
-_ACTIVATION = _optional(_one_of("relu", "relu6", "hardswish", "silu", "gelu", "sigmoid", "tanh"))
+_ACTIVATION = _optional(_one_of("relu", "relu6", "hardswish", "silu", "gelu", "sigmoid", "tanh", "mish"))
 _AFTER: dict[str, Check] = {"bias": _optional(_name), "activation": _ACTIVATION, "residual": _optional(_name)}
 _CONV: dict[str, Check] = {
     "weight": _name,
@@ -113,8 +122,10 @@ OPERATIONS: dict[str, tuple[range, dict[str, Check]]] = {
     "concat": (range(1, 1025), {"axis": _integer}),
     **{
         kind: (range(1, 2), {})
-        for kind in ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "sigmoid", "tanh", "identity")
+        for kind in ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "sigmoid", "tanh", "mish", "identity")
     },
+    "elu": (range(1, 2), {"alpha": _number}),
+    "softplus": (range(1, 2), {"beta": _steepness, "threshold": _number}),
     "gelu": (range(1, 2), {"approximate": _one_of("none", "tanh")}),
     "softmax": (range(1, 2), {"axis": _integer}),
     "layer_norm": (
@@ -144,6 +155,7 @@ OPERATIONS: dict[str, tuple[range, dict[str, Check]]] = {
             "align_corners": _optional(_boolean),
         },
     ),
+    "pad": (range(1, 2), {"padding": _frame, "mode": _one_of("reflect", "circular", "replicate")}),
     "constant": (range(0, 1), {"weight": _name}),
 }
 WEIGHT_FIELDS = ("weight", "bias", "scale", "shift", "mask")

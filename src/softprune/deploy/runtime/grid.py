@@ -103,3 +103,28 @@ def strided(buffer: Array, start: int, shape: Sequence[int], strides: Sequence[i
     """A view of a flat buffer; start and strides in elements."""
     steps = tuple(4 * s for s in strides)
     return np.ndarray(tuple(shape), np.float32, buffer, offset=4 * start, strides=steps)
+
+
+def view_as(array: Array, shape: Sequence[int]) -> Array | None:
+    """The array in another shape, without a copy; None where its strides do not allow that.
+
+    reshape() would make a copy then, of memory that stands in for the caller's and is never to be touched.
+    """
+    if not array.size:
+        return array.reshape(shape)
+    # Axes that are walked through in one step, as (numbers, bytes from one to the next).
+    runs: list[tuple[int, int]] = []
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        if size != 1 and runs and runs[-1][1] == size * stride:
+            runs[-1] = (runs[-1][0] * size, stride)
+        elif size != 1:
+            runs.append((size, stride))
+    left, step, strides = 1, array.itemsize, []
+    for size in reversed(shape):
+        if left == 1 and size != 1:
+            left, step = runs.pop()
+        if left % size:
+            return None
+        strides.append(step)
+        left, step = left // size, step * size
+    return np.lib.stride_tricks.as_strided(array, shape, strides[::-1])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from softprune.deploy.runtime.build import LIBRARY
 from softprune.deploy.runtime.records import KINDS
 
-ABI = 3
+ABI = 4
 
 
 @dataclass(frozen=True)

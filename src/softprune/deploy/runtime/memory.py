@@ -19,23 +19,26 @@ from softprune.deploy.runtime.tensorfile import product
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that an engine holds for one batch size; the mapped file is not among them.
+    """Bytes that an engine holds for one batch size.
 
     Attributes:
         tables: weights in the order of the kernels, biases, and the tables that say what is stored where.
         buffers: values between the layers, with their halos, and scratch space.
         nonzeros: weights that are not zero.
         activations: the largest sum of values that are needed at the same time, as the graph says; no part of `total`.
+        file: the file where it was copied into memory, 0 where it is mapped; no part of `total`, since it is there once
+            for all batch sizes.
     """
 
     tables: int
     buffers: int
     nonzeros: int
     activations: int
+    file: int
 
     @property
     def total(self) -> int:
-        """Everything that is held."""
+        """Tables and buffers: what a batch of this size takes beside the file."""
         return self.tables + self.buffers
 
 
@@ -46,15 +49,16 @@ def measure_memory(model: Model, plan: Plan, arena: Arena, shapes: dict[str, Sha
     scratch: dict[int, int] = {}
     for array in _arrays([(step.keep, step.site) for step in steps]):
         owner = _owner(array)
-        if isinstance(owner.base, mmap.mmap | memoryview) or arena.holds(owner):
-            continue  # pages of the file or stand-ins for the caller's arrays; buffers, which are counted below
+        if isinstance(owner.base, bytes | mmap.mmap | memoryview) or arena.holds(owner):
+            continue  # bytes of the file or stand-ins for the caller's arrays; buffers, which are counted below
         # Only buffers and scratch space come from the library; NumPy owns all else.
         kind = tables if owner.base is None else scratch
         kind[owner.ctypes.data] = owner.nbytes
     records = sum(ctypes.sizeof(step.record) for step in steps)
     nonzeros = sum(weight.count() for weight in model.weights.values())
     buffers = 4 * arena.floats + sum(scratch.values())
-    return Memory(sum(tables.values()) + records, buffers, nonzeros, peak_activations(model, shapes))
+    peak = peak_activations(model, shapes)
+    return Memory(sum(tables.values()) + records, buffers, nonzeros, peak, model.file.held)
 
 
 def peak_activations(model: Model, shapes: dict[str, Shape]) -> int:

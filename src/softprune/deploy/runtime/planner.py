@@ -36,6 +36,7 @@ LOWERING: dict[str, Callable[[Builder, Op], None]] = {
     "reshape": layout.lower_reshape,
     "permute": layout.lower_permute,
     "slice": layout.lower_slice,
+    "pad": layout.lower_pad,
     "constant": layout.lower_constant,
     "identity": layout.lower_identity,
 }

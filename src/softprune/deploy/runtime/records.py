@@ -80,7 +80,9 @@ class Map(c.Structure):
     _fields_ = (
         *((name, Base) for name in ("out", "a", "b", "c")),
         *((name, Dims) for name in ("shape", "out_stride", "a_stride", "b_stride", "c_stride")),
-        *_ints("dims kind activation unused"),
+        *_ints("dims kind activation"),
+        *_floats("first second"),
+        *_ints("unused"),
     )
 
 

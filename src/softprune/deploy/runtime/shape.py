@@ -238,6 +238,18 @@ def _resize(scope: _Scope) -> Shape:
     return (n, c, *sizes)
 
 
+def _pad(scope: _Scope) -> Shape:
+    n, c, h, w = scope.image()
+    top, bottom, left, right = scope.op.fields["padding"]
+    mode = scope.op.fields["mode"]
+    for size, before, behind in ((h, top, bottom), (w, left, right)):
+        # What is mirrored lies behind the edge; what is repeated is in the image once; an edge needs a pixel.
+        most = {"reflect": size - 1, "circular": size}.get(mode, MAX_ELEMENTS)
+        fits = size > 0 and max(before, behind) <= most
+        scope.need(fits, f"padding {before} and {behind} does not fit a size of {size} in mode {mode}")
+    return (n, c, h + top + bottom, w + left + right)
+
+
 def _constant(scope: _Scope) -> Shape:
     return scope.weights[scope.op.fields["weight"]].shape
 
@@ -262,6 +274,7 @@ RULES: dict[str, Callable[[_Scope], Shape]] = {
     "matmul": _matmul,
     "attention": _attention,
     "resize": _resize,
+    "pad": _pad,
     "constant": _constant,
 }
 

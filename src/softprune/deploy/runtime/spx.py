@@ -38,7 +38,7 @@ class Model:
 
 
 def read_spx(path: str | Path) -> Model:
-    """Read and check a .spx file; the weights stay in the file until they are used.
+    """Read and check a .spx file; the weights stay as the file has them until they are used.
 
     Raises:
         OSError: if the file cannot be read.

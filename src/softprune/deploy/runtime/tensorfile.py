@@ -4,38 +4,57 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 MAX_HEADER = 64 << 20
+# Bytes of a file up to which it is copied: pages of a mapped file end the process once somebody cuts the file short.
+MAX_COPY = 64 << 20
 DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "U16": np.dtype("<u2")}
 
 
 @dataclass(frozen=True)
 class TensorFile:
-    """The tensors of a file, mapped into memory, and its metadata."""
+    """The tensors of a file and its metadata; ``held`` counts the bytes in memory, none of a mapped file."""
 
     metadata: Mapping[str, str]
     tensors: Mapping[str, NDArray[Any]]
+    held: int
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read it; a FIFO or a device could keep its reader waiting for ever.
+
+    Raises:
+        OSError: if it cannot be opened or is something else.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no regular file: a folder, a device or a FIFO cannot be read")
+    return os.fdopen(descriptor, "rb")
 
 
 def read_tensors(path: Path) -> TensorFile:
-    """Map a safetensors file after checking every number of its header.
+    """Read a safetensors file after checking every number of its header; a large one is mapped.
 
     Raises:
         OSError: if the file cannot be read.
         ValueError: if it is not a safetensors file that fits the rules; says what is wrong.
     """
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        if size < 8:
-            raise ValueError(f"{path} has {size} bytes: too short for a .spx file")
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(size) if size <= MAX_COPY else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    size = len(data)
+    if size < 8:
+        raise ValueError(f"{path} has {size} bytes: too short for a .spx file")
     length = int.from_bytes(data[:8], "little")
     if length > min(MAX_HEADER, size - 8):
         raise ValueError(f"{path} is no .spx file, or is cut short: its header should have {length} bytes")
@@ -44,7 +63,8 @@ def read_tensors(path: Path) -> TensorFile:
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError(f"{path}: the metadata must be texts by name")
     body = np.frombuffer(data, np.uint8, offset=8 + length)
-    return TensorFile(metadata, {name: _tensor(path, name, entry, body) for name, entry in header.items()})
+    tensors = {name: _tensor(path, name, entry, body) for name, entry in header.items()}
+    return TensorFile(metadata, tensors, len(data) if isinstance(data, bytes) else 0)
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:

@@ -120,6 +120,24 @@ def _gelu(lowering: Lowering, x: Node, *, approximate: str = "none") -> str:
     return lowering.emit("gelu", [lowering.value(lowering[x])], approximate=approximate)
 
 
+def _elu(lowering: Lowering, x: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> str:
+    if input_scale != 1:
+        raise UnsupportedError("an ELU that scales its input is not in the format")
+    value = lowering.value(lowering[x])
+    return str(_scaled(lowering, lowering.emit("elu", [value], alpha=_finite(float(alpha))), scale))
+
+
+def _selu(lowering: Lowering, x: Node) -> str:
+    return _elu(lowering, x, 1.6732632423543772, 1.0507009873554805)
+
+
+def _softplus(lowering: Lowering, x: Node, beta: float = 1.0, threshold: float = 20.0) -> str:
+    if not 1e-6 <= beta <= 1e6:
+        raise UnsupportedError(f"a softplus with beta {beta} is not in the format, only from 1e-6 to 1e6")
+    value = lowering.value(lowering[x])
+    return lowering.emit("softplus", [value], beta=float(beta), threshold=_finite(float(threshold)))
+
+
 def _clamp(lowering: Lowering, x: Node, low: float | None = None, high: float | None = None) -> str:
     """relu(x - low) + low is the larger, high - relu(high - x) the smaller of two."""
     out = lowering.value(lowering[x])
@@ -177,6 +195,9 @@ RULES: dict[str, Callable[..., Any]] = {
     "aten.square.default": lambda lowering, x: _pow(lowering, x, 2),
     "aten.abs.default": _absolute,
     "aten.gelu.default": _gelu,
+    "aten.elu.default": _elu,
+    "aten.selu.default": _selu,
+    "aten.softplus.default": _softplus,
     "aten.clamp.default": _clamp,
     "aten.clamp_min.default": _clamp,
     "aten.clamp_max.default": lambda lowering, x, high: _clamp(lowering, x, None, high),
@@ -185,6 +206,6 @@ RULES: dict[str, Callable[..., Any]] = {
     "aten.prelu.default": _prelu,
     **{
         f"aten.{kind}.default": activation(kind)
-        for kind in ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "sigmoid", "tanh")
+        for kind in ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "sigmoid", "tanh", "mish")
     },
 }

@@ -1,4 +1,8 @@
-"""Zeros around an image: part of the convolution behind it where there is one, operations of their own otherwise."""
+"""What lies around an image.
+
+Zeros are part of the convolution behind them where there is one, operations of their own otherwise; an image's own
+pixels (reflect, circular, replicate) are one operation.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from torch.fx import Node
 from softprune.deploy.export.lowering import Lowering, UnsupportedError
 from softprune.deploy.export.rules.spread import filled
 
+MODES = ("reflect", "circular", "replicate")
 PADS = ("aten.constant_pad_nd.default", "aten.pad.default")
 
 
@@ -47,8 +52,11 @@ def _is_zero(pad: Node) -> bool:
 
 def _pad(lowering: Lowering, x: Node, pads: Sequence[int], *rest: Any, **more: Any) -> str:
     """Zeros as values, joined to the image; unused where a convolution takes them over."""
+    mode = rest[0] if rest and isinstance(rest[0], str) else more.get("mode", "constant")
+    if mode != "constant":
+        return _own_pixels(lowering, x, pads, mode)
     if not _is_zero(lowering.node):
-        raise UnsupportedError("only padding with zeros is in the format")
+        raise UnsupportedError("only padding with zeros or an image's own pixels is in the format")
     shape = list(lowering.shape(x))
     value = lowering.value(lowering[x])
     for position in range(len(pads) // 2):
@@ -67,6 +75,24 @@ def _pad(lowering: Lowering, x: Node, pads: Sequence[int], *rest: Any, **more: A
         joined = [part for part in (parts[0], value, parts[1]) if part is not None]
         value = lowering.emit("concat", joined, tuple(shape), axis=axis)
     return value
+
+
+def _own_pixels(lowering: Lowering, x: Node, pads: Sequence[int], mode: str) -> str:
+    """Pixels of the image around it, of rows of samples too, which are images of one row."""
+    shape = lowering.shape(x)
+    if mode not in MODES:
+        raise UnsupportedError(f"padding in mode {mode} is not in the format, only {', '.join(MODES)}")
+    if len(shape) not in (3, 4) or len(pads) != 2 * (len(shape) - 2) or min(pads) < 0:
+        raise UnsupportedError(f"padding {list(pads)} of {len(shape)} axes in mode {mode} is not in the format")
+    value = lowering.value(lowering[x])
+    if len(shape) == 4:
+        left, right, top, bottom = pads
+        return lowering.emit("pad", [value], padding=[top, bottom, left, right], mode=mode)
+    batch, channels, width = shape
+    row = lowering.emit("reshape", [value], (batch, channels, 1, width), shape=[None, channels, 1, width])
+    _, _, after = lowering.shape(lowering.node)
+    row = lowering.emit("pad", [row], (batch, channels, 1, after), padding=[0, 0, *pads], mode=mode)
+    return lowering.emit("reshape", [row], shape=[None, channels, after])
 
 
 RULES: dict[str, Callable[..., Any]] = dict.fromkeys(PADS, _pad)

@@ -108,6 +108,7 @@ struct Map {
   int32_t dims;
   int32_t kind;        // see elementwise.h
   int32_t activation;  // see activation.h
+  float first, second; // its numbers
   int32_t unused;
 };
 

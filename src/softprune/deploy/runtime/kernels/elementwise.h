@@ -94,7 +94,7 @@ void run_map(const spx::Map& map, const spx::Share& share) {
     const Row row{out + o, a + x, b + y, c + z, map.out_stride[last], map.a_stride[last], map.b_stride[last],
                   map.c_stride[last], to - from};
     run_row(map.kind, row);
-    activate_row(map.activation, row.out, row.out_step, row.count);
+    activate_row(map.activation, row.out, row.out_step, row.count, Numbers{map.first, map.second});
     for (int d = last - 1; d >= 0; d--) {
       if (++index[d] < map.shape[d]) {
         move(d, 1);

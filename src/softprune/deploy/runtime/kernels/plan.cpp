@@ -68,7 +68,7 @@ void run_steps(Plan& plan, float* const* slots, double* seconds) {
 
 #define SPX_API extern "C" __attribute__((visibility("default")))
 
-SPX_API int32_t spx_abi() { return 3; }
+SPX_API int32_t spx_abi() { return 4; }
 
 SPX_API const char* spx_level() { return spx::table().name; }
 

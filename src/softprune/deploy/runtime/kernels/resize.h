@@ -19,12 +19,12 @@ void run_resize(const void* record, const spx::Share& share) {
         const int64_t left = op.x0[x] * step, right = op.x1[x] * step;
         const float across = op.wx[x];
         float top = upper[left], bottom = lower[left];
-        // A weight of zero must not touch its neighbour: it may be infinite.
+        // A weight of zero must not touch its neighbour: it may be infinite. Differences of neighbours may overflow.
         if (across != 0.0f) {
-          top += across * (upper[right] - top);
-          bottom += across * (lower[right] - bottom);
+          top = top * (1.0f - across) + upper[right] * across;
+          bottom = bottom * (1.0f - across) + lower[right] * across;
         }
-        out[y * op.out_stride[2] + x * op.out_stride[3]] = down != 0.0f ? top + down * (bottom - top) : top;
+        out[y * op.out_stride[2] + x * op.out_stride[3]] = down != 0.0f ? top * (1.0f - down) + bottom * down : top;
       }
     }
   }

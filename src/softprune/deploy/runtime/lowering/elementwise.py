@@ -17,9 +17,14 @@ COPY, ADD, MUL, AFFINE = range(4)
 ACTIVATIONS = {
     name: number
     for number, name in enumerate(
-        (None, "relu", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "gelu_tanh", "sigmoid", "tanh")
+        (
+            *(None, "relu", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "gelu_tanh", "sigmoid", "tanh"),
+            *("mish", "elu", "softplus"),
+        )
     )
 }
+# The fields that are an activation's numbers.
+NUMBERS = {"elu": ("alpha",), "softplus": ("beta", "threshold")}
 
 
 def _merged(shape: Sequence[int], strides: list[list[int]]) -> tuple[list[int], list[list[int]]]:
@@ -94,7 +99,10 @@ def lower_activation(b: Builder, op: Op) -> None:
     source = b.arrays[op.inputs[0]]
     out = b.new(op.output)
     if out.size:
-        add_maps(b, op.path, op.kind, [map_record(b, COPY, out, [source], activation=name)])
+        record = map_record(b, COPY, out, [source], activation=name)
+        for place, field in zip(("first", "second"), NUMBERS.get(op.kind, ()), strict=False):
+            setattr(record, place, float(op.fields[field]))
+        add_maps(b, op.path, op.kind, [record])
 
 
 def lower_binary(b: Builder, op: Op) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from softprune.deploy.runtime.builder import Array, Builder
 from softprune.deploy.runtime.graph import Op
+from softprune.deploy.runtime.grid import view_as
 from softprune.deploy.runtime.lowering.elementwise import COPY, add_maps, constant, copy, map_record
 
 
@@ -19,14 +20,12 @@ def lower_identity(b: Builder, op: Op) -> None:
 
 def reshaped(b: Builder, path: str, array: Array, shape: tuple[int, ...]) -> Array:
     """The array in another shape: a view where the strides allow it, else a copy that lives as long as needed."""
-    try:
-        view = array[...]
-        view.shape = shape  # raises where reshape() would silently copy
+    view = view_as(array, shape)
+    if view is not None:
         return view
-    except AttributeError:
-        whole = b.arena.contiguous(array.shape)
-        copy(b, path, whole, array)
-        return whole.reshape(shape)
+    whole = b.arena.contiguous(array.shape)
+    copy(b, path, whole, array)
+    return whole.reshape(shape)
 
 
 def lower_reshape(b: Builder, op: Op) -> None:
@@ -58,6 +57,33 @@ def lower_concat(b: Builder, op: Op) -> None:
             records.append(map_record(b, COPY, part, [source]))
         begin = end
     add_maps(b, op.path, "concat", records)
+
+
+def lower_pad(b: Builder, op: Op) -> None:
+    """An image and what lies around it: nine parts, each a copy of a view of the image."""
+    source, out, mode = b.arrays[op.inputs[0]], b.new(op.output), op.fields["mode"]
+    top, bottom, left, right = op.fields["padding"]
+    records = []
+    for to_rows, from_rows in _stretches(source.shape[2], top, bottom, mode):
+        for to_columns, from_columns in _stretches(source.shape[3], left, right, mode):
+            part = out[:, :, to_rows, to_columns]
+            if part.size:
+                records.append(map_record(b, COPY, part, [source[:, :, from_rows, from_columns]]))
+    add_maps(b, op.path, "pad", records)
+
+
+def _stretches(size: int, before: int, behind: int, mode: str) -> list[tuple[slice, slice]]:
+    """Where the front, the image and the back lie along one axis, and what is read there; one pixel is spread."""
+    front, back = slice(0, before), slice(before + size, before + size + behind)
+    if mode == "circular":
+        sources = slice(size - before, size), slice(0, behind)
+    elif mode == "replicate":
+        sources = slice(0, 1), slice(size - 1, size)
+    else:
+        # Backwards from the pixel behind the edge; a stop of -1 would mean the last one.
+        end = size - 2 - behind
+        sources = slice(before, 0, -1), slice(size - 2, end if end >= 0 else None, -1)
+    return [(front, sources[0]), (slice(before, before + size), slice(0, size)), (back, sources[1])]
 
 
 def lower_constant(b: Builder, op: Op) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from softprune.deploy.runtime.builder import Array, Builder
 from softprune.deploy.runtime.graph import Op
+from softprune.deploy.runtime.grid import view_as
 from softprune.deploy.runtime.linear import LinearSite
 from softprune.deploy.runtime.lowering.convolution import lower_conv, lower_linear_rows
 from softprune.deploy.runtime.lowering.elementwise import (
@@ -32,13 +33,9 @@ MANY_ROWS = 8
 def _matrix(b: Builder, path: str, array: Array) -> Array:
     """All axes but the last merged, and the last one contiguous."""
     shape = (int(np.prod(array.shape[:-1], dtype=np.int64)), array.shape[-1])
-    if array.strides[-1] == 4:
-        try:
-            view = array[...]
-            view.shape = shape
-            return view
-        except AttributeError:
-            pass
+    view = view_as(array, shape) if array.strides[-1] == 4 else None
+    if view is not None:
+        return view
     mine = b.temporary(array.shape)
     copy(b, path, mine, array)
     return mine.reshape(shape)
@@ -111,14 +108,12 @@ def _linear(b: Builder, job: Job) -> Array:
 def _merge_rows(b: Builder, path: str, array: Array) -> Array:
     """All axes but the last merged."""
     shape = (int(np.prod(array.shape[:-1], dtype=np.int64)), array.shape[-1])
-    try:
-        view = array[...]
-        view.shape = shape
+    view = view_as(array, shape)
+    if view is not None:
         return view
-    except AttributeError:
-        mine = b.temporary(array.shape)
-        copy(b, path, mine, array)
-        return mine.reshape(shape)
+    mine = b.temporary(array.shape)
+    copy(b, path, mine, array)
+    return mine.reshape(shape)
 
 
 def add_matmul(b: Builder, path: str, out: Array, left: Array, right: Array, scale: float = 1.0) -> None:

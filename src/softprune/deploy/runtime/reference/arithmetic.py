@@ -41,6 +41,11 @@ def _relu6(x: Array) -> Array:
     return np.clip(x, np.float32(0), np.float32(6))
 
 
+def _mish(x: Array) -> Array:
+    wide = x.astype(np.float64)
+    return (wide * np.tanh(np.logaddexp(0.0, wide))).astype(np.float32)
+
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": _relu,
     "relu6": _relu6,
@@ -49,6 +54,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": _gelu,
     "sigmoid": _sigmoid,
     "tanh": np.tanh,
+    "mish": _mish,
 }
 
 
@@ -61,6 +67,20 @@ def plain(name: str) -> Callable[[Call], Array]:
 def gelu(call: Call) -> Array:
     """GELU, exact or with its tanh approximation."""
     return (_gelu_tanh if call.op["approximate"] == "tanh" else _gelu)(call.inputs[0])
+
+
+def elu(call: Call) -> Array:
+    """x above zero, alpha (exp(x) - 1) below."""
+    x = call.inputs[0]
+    return np.where(x > 0, x, np.float32(call.op["alpha"]) * np.expm1(np.minimum(x, np.float32(0))))
+
+
+def softplus(call: Call) -> Array:
+    """log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
+    x, beta = call.inputs[0], np.float32(call.op["beta"])
+    steep = x * beta
+    smooth = np.logaddexp(0.0, steep.astype(np.float64)) / beta
+    return np.where(steep > np.float32(call.op["threshold"]), x, smooth.astype(np.float32))
 
 
 def hardsigmoid(call: Call) -> Array:

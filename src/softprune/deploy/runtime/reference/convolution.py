@@ -8,9 +8,16 @@ from softprune.deploy.runtime.reference.arithmetic import finish
 from softprune.deploy.runtime.reference.call import Array, Call
 
 
+def product(weight: Array, values: Array) -> Array:
+    """A matrix of weights times one of values, every product counted: zero times an infinity is no number."""
+    return weight @ values
+
+
 def linear(call: Call) -> Array:
     """x W^T + bias over the last axis."""
-    out = call.inputs[0] @ call.needed("weight").T
+    x, weight = call.inputs[0], call.needed("weight")
+    rows = x.reshape(-1, x.shape[-1])
+    out = product(weight, rows.T).T.reshape(*x.shape[:-1], len(weight))
     bias = call.weight("bias")
     return finish(call, out if bias is None else out + bias)
 
@@ -29,7 +36,7 @@ def conv2d(call: Call) -> Array:
         for j in range(kw):
             top, left = i * dh, j * dw
             seen = x[:, :, top : top + sh * (rows - 1) + 1 : sh, left : left + sw * (columns - 1) + 1 : sw]
-            out += grouped[..., i, j] @ seen.reshape(batch, groups, channels // groups, rows * columns)
+            out += product(grouped[..., i, j], seen.reshape(batch, groups, channels // groups, rows * columns))
     return finish(call, _with_bias(call, out.reshape(batch, outputs, rows, columns)))
 
 
@@ -47,7 +54,7 @@ def conv_transpose2d(call: Call) -> Array:
     pixels = x.reshape(batch, groups, channels // groups, height * width)
     for i in range(kh):
         for j in range(kw):
-            part = (grouped[..., i, j] @ pixels).reshape(batch, groups * per_group, height, width)
+            part = product(grouped[..., i, j], pixels).reshape(batch, groups * per_group, height, width)
             rows = slice(i * dh, i * dh + sh * (height - 1) + 1, sh)
             columns = slice(j * dw, j * dw + sw * (width - 1) + 1, sw)
             out[:, :, rows, columns] += part

@@ -27,14 +27,17 @@ OPERATIONS: dict[str, Callable[[Call], Array]] = {
     "scale_shift": arithmetic.scale_shift,
     "gelu": arithmetic.gelu,
     "hardsigmoid": arithmetic.hardsigmoid,
+    "elu": arithmetic.elu,
+    "softplus": arithmetic.softplus,
     "concat": layout.concat,
     "reshape": layout.reshape,
     "permute": layout.permute,
     "slice": layout.take,
+    "pad": layout.pad,
     "constant": layout.constant,
     "identity": layout.identity,
     "resize": resizing.resize,
-    **{name: arithmetic.plain(name) for name in ("relu", "relu6", "hardswish", "silu", "sigmoid", "tanh")},
+    **{name: arithmetic.plain(name) for name in ("relu", "relu6", "hardswish", "silu", "sigmoid", "tanh", "mish")},
 }
 
 

@@ -29,6 +29,13 @@ def take(call: Call) -> Array:
     return call.inputs[0][tuple(index)]
 
 
+def pad(call: Call) -> Array:
+    """An image with its own pixels around it: mirrored, from the other side, or those of the edge."""
+    top, bottom, left, right = call.op["padding"]
+    mode = {"reflect": "reflect", "circular": "wrap", "replicate": "edge"}[call.op["mode"]]
+    return np.pad(call.inputs[0], ((0, 0), (0, 0), (top, bottom), (left, right)), mode=mode)  # type: ignore[call-overload, no-any-return]
+
+
 def constant(call: Call) -> Array:
     """A weight as a value."""
     return call.needed("weight")

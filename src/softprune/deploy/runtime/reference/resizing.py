@@ -47,4 +47,6 @@ def _blend(x: Array, axis: int, positions: Array) -> Array:
     shape = [1] * x.ndim
     shape[axis] = -1
     share = np.clip(positions - low, 0, 1).astype(np.float32).reshape(shape)
-    return np.take(x, low, axis=axis) * (np.float32(1) - share) + np.take(x, high, axis=axis) * share
+    first, second = np.take(x, low, axis=axis), np.take(x, high, axis=axis)
+    # A share of zero must not touch its pixel, which may be infinite.
+    return np.where(share == 0, first, first * (np.float32(1) - share) + second * share)

@@ -6,11 +6,16 @@ import random
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from fuzz_mutations import MUTATIONS, Parts
 from fuzz_seeds import write_seeds
 from fuzz_spx import make_case
+from spx_files import op, write_net
+
+from softprune.deploy.runtime.engine import Engine, load
 
 CASES = 240
 
@@ -34,6 +39,33 @@ def test_files_are_refused_or_run(seeds: list[Path], tmp_path: Path) -> None:
             stages[try_file(path, dice)] += 1
     assert sum(stages.values()) == CASES
     assert stages["refused"] > CASES // 5 and stages["run"] > CASES // 4, stages
+
+
+def layer(path: Path, weight: list[list[float]], **options: Any) -> Engine:
+    ops = [op("linear", ["x"], "y", weight="w", bias=None, activation=None, residual=None)]
+    return load(
+        write_net(path / "net.spx", {"x": (2,)}, ops, {"w": np.array(weight, np.float32)}), tune=False, **options
+    )
+
+
+def test_where_numbers_are_finite_is_compared(tmp_path: Path) -> None:
+    """Both with and without zero times infinity are right, anything else is not."""
+    from fuzz_case import DifferenceError, compare_finite
+
+    engine = layer(tmp_path, [[0.0, 2.0], [3.0, 1.0]], threads=1)
+    x = np.array([[np.inf, 1.0], [1.0, 2.0]], np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        skipped, counted = (np.array([[first, np.inf], [4.0, 5.0]], np.float32) for first in (2.0, np.nan))
+        assert compare_finite(engine, [x], {"skipped": [skipped], "counted": [counted]}) == "between"
+        assert compare_finite(engine, [x], {"counted": [counted]}) == "the same"
+        for row, column, value in ((0, 1, 5.0), (1, 0, np.nan)):
+            wrong = skipped.copy()
+            wrong[row, column] = value
+            with pytest.raises(DifferenceError, match="wrong"):
+                compare_finite(engine, [x], {"wrong": [wrong]})
+        x[0] = 3e38
+        assert compare_finite(engine, [x], {"any": [skipped]}) == "by order"
 
 
 def test_a_case_is_its_number(seeds: list[Path]) -> None:

@@ -1,6 +1,6 @@
 """Mutate .spx files and load them: each must be refused with an error, or run and be right. Never crash.
 
-    python tests/deploy/fuzz_spx.py --sanitize --out benchmarks/results/fuzz_spx.json [--cases 100000] [--seed 0]
+    python tests/trials/fuzz_spx.py --sanitize --out benchmarks/results/fuzz_spx.json [--cases 100000] [--seed 0]
 
 The cases run in child processes, a chunk each, with the instruction sets in turn. With --sanitize the kernels are built
 with AddressSanitizer and UndefinedBehaviorSanitizer into a temporary folder, and its runtime is preloaded. A case is
@@ -102,7 +102,7 @@ class Fuzz:
         if program is None:
             raise SystemExit("no C++ compiler")
         library = build(self.folder / "kernels.so", extra=SANITIZERS)
-        runtime = subprocess.check_output([program, "-print-file-name=libasan.so"], text=True).strip()
+        runtime = subprocess.check_output([*program, "-print-file-name=libasan.so"], text=True).strip()
         self.environment |= {
             "LD_PRELOAD": runtime,
             "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:exitcode=77",
@@ -161,7 +161,7 @@ class Fuzz:
         cases = max(1, self.found["cases"])
         loaded = cases - total["refused"] - sum(total[name] for name in FAULTS)
         return {
-            "command": "python tests/deploy/fuzz_spx.py " + " ".join(sys.argv[1:]),
+            "command": "python tests/trials/fuzz_spx.py " + " ".join(sys.argv[1:]),
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "machine": platform.processor() or platform.machine(),
             "versions": {"softprune": __version__, "python": platform.python_version(), "numpy": np.__version__},

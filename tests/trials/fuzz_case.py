@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from softprune.deploy.runtime.engine import Engine, load
 from softprune.deploy.runtime.library import library
 from softprune.deploy.runtime.planner import build
 from softprune.deploy.runtime.program import Plan
+from softprune.deploy.runtime.reference import convolution
 from softprune.deploy.runtime.shape import infer
 from softprune.deploy.runtime.tensorfile import product
 from softprune.deploy.runtime.tune import BANDS
@@ -24,7 +26,8 @@ MAX_FLOATS = 1 << 19
 COMPARED = 8
 # What a file may be refused with; anything else is a fault of ours.
 REFUSALS = (ValueError, OSError, MemoryError)
-Arrays = list[NDArray[np.float32]]
+Array = NDArray[np.float32]
+Arrays = list[Array]
 
 
 class DifferenceError(Exception):
@@ -51,11 +54,64 @@ def try_file(path: Path, dice: random.Random) -> str:
     except REFUSALS:
         return "stopped"
     outputs = list(found) if isinstance(found, tuple) else [found]
-    if engine.team is not None:
-        _compare("other choices", _by_chance(engine, inputs, outputs, dice), outputs)
+    again = _by_chance(engine, inputs, outputs, dice) if engine.team is not None else outputs
+    _compare("other choices", again, outputs)
     if dice.randrange(COMPARED) == 0:
         _compare("the reference", reference(engine, inputs), outputs)
+        compare_finite(engine, inputs, {"the engine": outputs, "other choices": again})
     return "run"
+
+
+class _OrderError(Exception):
+    """A sum that overflows or not, depending on its order."""
+
+
+def _without_zeros(weight: Array, values: Array) -> Array:
+    """The product of two matrices in which zero times anything is zero."""
+    sizes = [np.where(np.isfinite(part), np.abs(part), 0).astype(np.float64) for part in (weight, values)]
+    if (sizes[0] @ sizes[1]).max(initial=0.0) > np.finfo(np.float32).max:
+        raise _OrderError
+    if np.isfinite(weight).all() and np.isfinite(values).all():
+        return weight @ values
+    out = np.zeros((*np.broadcast_shapes(weight.shape[:-2], values.shape[:-2]), weight.shape[-2], values.shape[-1]))
+    for k in range(weight.shape[-1]):
+        a, b = weight[..., :, k, None], values[..., k, None, :]
+        out += np.where((a == 0) | (b == 0), 0, a * b)
+    return out.astype(np.float32)
+
+
+def compare_finite(engine: Engine, inputs: Arrays, results: dict[str, Arrays]) -> str:
+    """Which numbers are finite must be sure, except where it depends on a zero times an infinity or NaN.
+
+    The sparse kernels skip weights that are zero and the dense ones do not, and some multiply with padding where others
+    leave it out. So NaN and infinities must be in all places where they are without any such product, and in none where
+    they are not with all of them. Where the sizes of the terms of a sum add up to more than the largest number, it
+    overflows or not by its order, and nothing is sure.
+
+    Returns:
+        "the same" as in the reference with all products, "between" both, or "by order".
+
+    Raises:
+        DifferenceError: if one of the results is outside.
+    """
+    most = reference(engine, inputs)
+    try:
+        with mock.patch.object(convolution, "product", _without_zeros):
+            fewest = reference(engine, inputs)
+    except _OrderError:
+        return "by order"
+    # The reference pads no input of a transposed convolution, the kernels do.
+    kernels = [op.fields["weight"] for op in engine.model.graph.ops if op.kind == "conv_transpose2d"]
+    padded = any(not np.isfinite(engine.model.weights[name].dense()).all() for name in kernels)
+    same = True
+    for what, outputs in results.items():
+        for f, m, w in zip(outputs, most, fewest, strict=True):
+            same &= bool((np.isfinite(f) == np.isfinite(m)).all())
+            wrong = (np.isfinite(f) & ~np.isfinite(w)) | (~np.isfinite(f) & np.isfinite(m) & (not padded))
+            if wrong.any():
+                at = tuple(int(i) for i in np.argwhere(wrong)[0])
+                raise DifferenceError(f"{what}: {f[at]} at {at}, the reference says {m[at]}, and {w[at]} without zeros")
+    return "the same" if same else "between"
 
 
 def _by_chance(engine: Engine, inputs: Arrays, outputs: Arrays, dice: random.Random) -> Arrays:
@@ -74,7 +130,7 @@ def _by_chance(engine: Engine, inputs: Arrays, outputs: Arrays, dice: random.Ran
 
 
 def _compare(what: str, found: Arrays, wanted: Arrays) -> None:
-    """Numbers must agree; shapes alone where there are infinities, since a zero times one is skipped or no number."""
+    """Shapes must agree, and numbers where all are finite; see below for where they are not."""
     for f, w in zip(found, wanted, strict=True):
         if f.shape != w.shape:
             raise DifferenceError(f"{what}: shape {f.shape}, not {w.shape}")
