@@ -1,18 +1,21 @@
 """Nothing silently wrong: weights that are not finite, frozen too early, without values, averaged, copied."""
 
 import copy
+import gc
 import math
 import warnings
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import softprune
-from softprune import GMP, STR, Sparsity, bake, constant, sparsify, uniform
+from softprune import GMP, STR, Rank, Sparsity, bake, constant, sparsify, uniform
 from softprune.core.collapse import CollapseWarning
-from softprune.methods import RigL, Static
+from softprune.methods import SLATS, KeepZeros, RigL, Static
+from softprune.nn.low_rank import LowRankLinear
 
 X, STEPS, WEIGHTS = torch.randn(64, 16, generator=torch.Generator().manual_seed(1)), 20, 16 * 24 + 24 * 8
 ZEROS = WEIGHTS - round(WEIGHTS * 0.1)
@@ -267,3 +270,166 @@ def test_script_before_bake_says_what_to_do():
         warnings.simplefilter("ignore")
         with pytest.raises(ValueError, match=r"torch.jit.script cannot compile a sparsified Linear.*bake\(\) first"):
             torch.jit.script(model)
+
+
+class Around(nn.Module):
+    """A module of one's own around others, as frameworks have it."""
+
+    def __init__(self, *inner):
+        super().__init__()
+        self.inner = nn.ModuleList(inner)
+
+    def forward(self, x):
+        return sum(module(x) for module in self.inner)
+
+
+UNITS = [(softprune.Units.filter, Sparsity(0.5)), (softprune.Units.block(4, 8), Sparsity(0.75))]
+
+
+@pytest.mark.parametrize(("units", "goal"), UNITS, ids=["filter", "block"])
+def test_nan_in_the_weights_of_pruned_units_is_said_and_never_baked(units, goal):
+    model = network()
+    sparsifier = sparsify(model, STR(), goal=goal, units=units, example=X[:1])
+    optimizer = attached(model, sparsifier)
+    train(model, optimizer, STEPS - 1)
+    model(X).logsumexp(1).mean().backward()
+    next(p for name, p in model.named_parameters() if name.endswith("weight.original")).grad[0, :8] = math.nan
+    with pytest.warns(CollapseWarning, match=r"non-finite weights: 0.weight: 8 of 384 .* after step 20"):
+        optimizer.step()
+    with pytest.warns(CollapseWarning, match=r"0.weight: 8 of 384"):
+        sparsifier.measure()
+    for leave in (sparsifier.bake, lambda: bake(copy.deepcopy(model))):
+        with pytest.raises(ValueError, match=r"bake\(\) needs finite weights; non-finite weights: 0.weight"):
+            leave()
+
+
+def test_nan_in_the_factors_of_a_layer_of_low_rank_is_said_and_never_baked():
+    layer = LowRankLinear(16, 8, learned=True)
+    sparsifier = sparsify(layer, STR(), goal=Rank(4), units=softprune.Units.rank, example=X[:1])
+    train(layer, attached(layer, sparsifier), STEPS)
+    with torch.no_grad():
+        layer.up[0, 0] = math.nan
+    with pytest.warns(CollapseWarning, match="up: 1 of 64 weights are NaN"):
+        sparsifier.check()
+    with pytest.raises(ValueError, match=r"bake\(\) needs finite weights; non-finite weights: up"):
+        sparsifier.bake()
+
+
+def _averaged(method):
+    """A trained model and its average, whose Sparsifier nobody holds any more."""
+    model = network()
+    optimizer = attached(model, sparsify(model, method, goal=Sparsity(0.9)))
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    train(model, optimizer, STEPS, after=lambda: average.update_parameters(model))
+    return average
+
+
+def test_an_average_is_baked_to_the_goal_when_the_model_and_its_sparsifier_are_gone():
+    average = _averaged(STR())
+    gc.collect()
+    assert zeros_in(bake(average.module)) == ZEROS
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, Around, torch.compile], ids=["parallel", "around", "compile"])
+def test_an_average_of_a_wrapped_model_is_baked_to_the_goal(wrap):
+    model = network()
+    sparsifier = sparsify(model, STR(), goal=Sparsity(0.9))
+    optimizer = attached(model, sparsifier)
+    wrapped = wrap(model)
+    average = AveragedModel(wrapped, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    train(model, optimizer, STEPS, after=lambda: average.update_parameters(wrapped))
+    assert zeros_in(bake(copy.deepcopy(average))) == ZEROS
+    assert zeros_in(bake(average.module)) == ZEROS
+
+
+def test_several_sparsified_models_in_one_module_are_baked_each_to_its_goal():
+    first, second = network(), network()
+    both = Around(first, second)
+    optimizers = [
+        attached(m, sparsify(m, method, goal=Sparsity(0.9))) for m, method in ((first, STR()), (second, GMP()))
+    ]
+    train(both, optimizers[0], STEPS)
+    with pytest.raises(ValueError, match="the goal holds only later"):
+        bake(both)
+    train(both, optimizers[1], STEPS)
+    assert zeros_in(bake(copy.deepcopy(both))) == 2 * ZEROS
+    assert zeros_in(bake(both)) == 2 * ZEROS
+
+
+def test_a_part_of_a_model_can_be_baked_alone():
+    model = network()
+    sparsifier = sparsify(model, STR(), goal=Sparsity(0.9))
+    train(model, attached(model, sparsifier), STEPS)
+    expected = model(X)
+    assert type(bake(model[0])) is nn.Linear
+    assert torch.equal(model(X), expected)
+
+
+@pytest.mark.parametrize("method", [STR(), GMP(every=2), RigL(every=3)], ids=["str", "gmp", "rigl"])
+@pytest.mark.parametrize("how", ["copied", "loaded", "copied twice"])
+def test_a_snapshot_is_baked_with_the_masks_that_it_was_made_with(method, how):
+    model = network()
+    what = {"goal": Sparsity(0.9)}
+    if isinstance(method, RigL):
+        what = {"budget": uniform(softprune.profile(model, X[:1]), Sparsity(0.9))}
+    sparsifier = sparsify(model, method, **what)
+    optimizer = sparsifier.attach(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), total_steps=40)
+    early = copy.deepcopy(model)
+    train(model, optimizer, 36)
+    best = copy.deepcopy(model)
+    expected = best(X)
+    train(model, optimizer, 4)
+    if how == "loaded":
+        early.load_state_dict(best.state_dict())
+        best = early
+    elif how == "copied twice":
+        best = copy.deepcopy(best)
+    assert torch.equal(bake(best)(X), expected)
+
+
+def test_an_average_under_a_frozen_budget_is_counted_as_it_is_baked():
+    model = network()
+    sparsifier = sparsify(model, SLATS(), goal=Sparsity(0.9))
+    optimizer = sparsifier.attach(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), total_steps=40)
+    train(model, optimizer, 36)
+    sparsifier.freeze("budget")
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    train(model, optimizer, 4, after=lambda: average.update_parameters(model))
+    kept = WEIGHTS - zeros_in(bake(copy.deepcopy(model), at="now"))
+    assert kept > WEIGHTS - ZEROS
+    with pytest.raises(ValueError, match=f"the budget was frozen before the goal held: {kept} is kept"):
+        bake(average.module)
+
+
+def test_masks_are_not_chosen_from_weights_that_are_not_there():
+    with torch.device("meta"):
+        model = network()
+    with pytest.raises(ValueError, match=r"0.weight is on the meta device and has no weights to choose from"):
+        sparsify(model, KeepZeros())
+    assert isinstance(model[0].weight, nn.Parameter)
+
+
+def test_thresholds_that_to_empty_has_torn_apart_are_refused():
+    with torch.device("meta"):
+        model = network()
+    sparsifier = sparsify(model, STR(s_init=-7.0, granularity="global"))
+    model.to_empty(device="cpu")
+    model.load_state_dict(network().state_dict())
+    with pytest.raises(ValueError, match="or to_empty has split a shared threshold"):
+        attached(model, sparsifier)
+
+
+def _prune(layer):
+    prune.l1_unstructured(layer, "weight", 0.5)
+
+
+@pytest.mark.parametrize("hook", [_prune, nn.utils.spectral_norm], ids=["prune", "spectral"])
+@pytest.mark.parametrize("units", [softprune.Units.weight, softprune.Units.filter], ids=["weight", "filter"])
+def test_hooks_that_replace_a_weight_say_what_to_do(hook, units):
+    model = network()
+    sparsifier = sparsify(model, STR(), goal=Sparsity(0.5), units=units, example=X[:1], schedule=constant())
+    expected = model(X)
+    with pytest.raises(ValueError, match=r"weight is no parameter while it is sparsified.*bake\(\) first"):
+        hook(model[0])
+    assert torch.equal(model(X), expected)
+    hook(sparsifier.bake()[0])

@@ -65,6 +65,12 @@ def test_nobody_waits_for_a_process_that_does_not_come(cases, case, code):
     assert "the other processes did not come to the end" in cases[case]["words"][0]
 
 
+def test_every_worker_ends_in_this_way():
+    workers = [path for path in WORKERS.glob("*.py") if "torchrun" in path.read_text()]
+    assert len(workers) >= 5
+    assert [path.name for path in workers if "run_and_leave(" not in path.read_text()] == []
+
+
 def test_torchrun_hears_of_a_failure_in_the_middle_of_training(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(WORKERS), prepend=os.pathsep)
     words = ("digits/str", "model=stumbling:Stumbling", "epochs=1", "data.subset=320", "--quiet")

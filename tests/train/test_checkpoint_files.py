@@ -42,6 +42,11 @@ def incomplete(path):
     write_state(path, tensors, {key: value for key, value in facts.items() if key != "random"})
 
 
+def of_another_step(path):
+    tensors, facts = read_state(path)
+    write_state(path, tensors, {**facts, "progress": {**facts["progress"], "step": 14}})
+
+
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("crashed") / "run"
@@ -50,7 +55,7 @@ def crashed(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("harm", [another_step, newer, foreign, incomplete])
+@pytest.mark.parametrize("harm", [another_step, newer, foreign, incomplete, of_another_step])
 def test_what_cannot_be_read_is_named_and_kept_aside(crashed, tmp_path, whole_run, harm):  # noqa: F811
     run = shutil.copytree(crashed, tmp_path / "run")
     path = run / "checkpoints" / "step-000000010.safetensors"
@@ -134,3 +139,12 @@ def test_the_digest_depends_on_the_facts_alone_where_tensors_agree(tmp_path):
     (_, one), (_, two) = contents(tmp_path / "one"), contents(tmp_path / "two")
     assert one["crc32"] == two["crc32"] and one["sha256"] != two["sha256"]
     assert json.loads(one["softprune"]) == {"step": 16}
+
+
+def test_a_new_run_does_not_begin_among_the_checkpoints_of_another(crashed, tmp_path):
+    run = shutil.copytree(crashed, tmp_path / "run")
+    (run / "config.yaml").unlink()
+    before = sorted(run.rglob("*"))
+    with pytest.raises(ValueError, match=r"holds checkpoints of a run whose config\.yaml is missing: move them away"):
+        train(config(), run)
+    assert sorted(run.rglob("*")) == before

@@ -246,3 +246,10 @@ def test_broken_tables_of_budgets(tmp_path, text, message):
         put(kind, tmp_path / "b.csv")
         with pytest.raises(ValueError, match=r"b\.csv is no regular file"):
             Budget.load(tmp_path / "b.csv")
+
+
+def test_a_finished_run_that_has_lost_its_log_is_named(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / "metrics.jsonl").write_text("[" * 5000 + "\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl has lost its rows, .* use softprune evaluate"):
+        resume(folder)

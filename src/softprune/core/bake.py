@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from softprune.core.collapse import refuse_nonfinite
 from softprune.core.folding import fold_ranks
-from softprune.core.gate import fold_gates
-from softprune.core.parametrization import managed_tensors, sparsifier_of, unregister
+from softprune.core.gate import behind_gates, fold_gates
+from softprune.core.parametrization import link_of, managed_tensors, unregister
 from softprune.core.refusal import inside_compiled
 from softprune.core.sharding import refuse_sharded
 from softprune.methods.base import Target
@@ -25,12 +25,33 @@ def managed_targets(model: nn.Module) -> tuple[Target, ...]:
     return tuple(Target(name, tuple(places)) for name, places in sites.values())
 
 
+def linked_targets(model: nn.Module, sparsifier: Any) -> tuple[tuple[Target, ...], nn.Module]:
+    """The tensors that this Sparsifier manages, or whose copies these are, under the names that they have in its model.
+
+    Args:
+        model: its model, a copy of that, or anything around either.
+        sparsifier: of the model.
+
+    Returns:
+        The tensors, and the part of `model` that is or was the model of the Sparsifier.
+    """
+    found, part = [], model
+    for target in managed_targets(model):
+        link = link_of(*target.sites[0])
+        if link.sparsifier is sparsifier:
+            if target.name.endswith(f".{link.name}"):
+                part = model.get_submodule(target.name.removesuffix(f".{link.name}"))
+            found.append(Target(link.name, target.sites))
+    return tuple(found), part
+
+
 def bake(model: nn.Module, *, at: Literal["now", "target"] | None = None, fold: bool = True) -> nn.Module:
     """Write the zeros into the weights and give every module its own class back, in place.
 
     The model then has the keys, the classes and the Parameter objects that it had before `sparsify`, and
-    computes exactly what the managed model computed. Works on copies and averages of a managed model too: these get the
-    masks and thresholds of the model that they are a copy of, and every goal is met anew with their weights.
+    computes exactly what the managed model computed. Works on copies and averages of a managed model, and on what is
+    around either: averages get the masks and thresholds of the model, a copy whose weights are those of the moment at
+    which it was made keeps its own, and every goal is met anew with their weights.
 
     Layers whose ranks were managed (`Units.rank`) are replaced by smaller ones: without m, without dead directions, and
     as one matrix where factors would take no fewer weights.
@@ -51,9 +72,10 @@ def bake(model: nn.Module, *, at: Literal["now", "target"] | None = None, fold: 
     if at not in (None, "now", "target"):
         raise ValueError(f'bake() takes at="now" or at="target", got {at!r}')
     model = _plain_inside(model)
-    sparsifier = sparsifier_of(model)
-    if sparsifier is not None:
-        sparsifier.prepare_bake(model, at)
+    links = (link_of(module, tensor) for _, module, tensor in managed_tensors(model))
+    for sparsifier in {id(link.sparsifier): link.sparsifier for link in links}.values():
+        if sparsifier is not None:
+            sparsifier.prepare_bake(model, at)
     model, targets = _unwrap(model, keep_zeros=True)
     return fold_ranks(model, targets) if fold else model
 
@@ -85,7 +107,7 @@ def _unwrap(model: nn.Module, *, keep_zeros: bool) -> tuple[nn.Module, tuple[Tar
         "load that into a sparsified model that is not sharded, and bake that one",
     )
     if keep_zeros:
-        refuse_nonfinite(targets, "bake()")
+        refuse_nonfinite((*targets, *behind_gates(model)), "bake()")
     for target in targets:
         if keep_zeros:
             target.transform.settle_(target.raw)

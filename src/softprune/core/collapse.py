@@ -41,9 +41,14 @@ class Collapse:
         return f"{self.kind}: {self.name}: {self.detail}"
 
 
-def find_collapse(targets: Sequence[Target]) -> list[Collapse]:
-    """Count: every tensor that is not finite or has no weight left, and every output channel without one."""
-    broken = find_nonfinite(targets)
+def find_collapse(targets: Sequence[Target], behind: Sequence[Target] = ()) -> list[Collapse]:
+    """Count: every tensor that is not finite or has no weight left, and every output channel without one.
+
+    Args:
+        targets: the managed tensors.
+        behind: those that their importances multiply.
+    """
+    broken = find_nonfinite((*targets, *behind))
     names = {collapse.name for collapse in broken}
     return broken + [found for target in targets if target.name not in names for found in _inspect(target)]
 
@@ -53,10 +58,10 @@ def find_nonfinite(targets: Sequence[Target], *, step: int | None = None) -> lis
     """Every tensor with NaN or infinite raw weights or thresholds; of a sharded one this process's shard.
 
     Args:
-        targets: the managed tensors.
+        targets: the managed tensors, and those behind their importances.
         step: the optimizer step to name.
     """
-    held = [(target, local(t.detach())) for target in targets for t in (target.raw, *target.transform.parameters())]
+    held = [(target, local(t.detach())) for target in targets for t in _learnt(target)]
     held = [(target, t) for target, t in held if t.device.type != "meta"]
     if not held:
         return []
@@ -91,6 +96,11 @@ def refuse_nonfinite(targets: Sequence[Target], what: str) -> None:
             f"{what} needs finite weights; {'; '.join(found[:5])}. Go back to a checkpoint with finite ones, and lower "
             "the learning rate or clip the gradients"
         )
+
+
+def _learnt(target: Target) -> list[Tensor]:
+    """The raw tensor, and what its transform learns; what importances multiply may be a plain tensor."""
+    return [target.raw, *(target.transform.parameters() if target.managed else ())]
 
 
 def _wide(t: Tensor) -> torch.dtype:

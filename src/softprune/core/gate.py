@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from softprune.core.parametrization import raw_parameter, register, unregister
+from softprune.methods.base import Target
 from softprune.ops.units import Units
 
 # Under this name the importances are a part of their layer.
@@ -110,12 +111,25 @@ def gates_on(model: nn.Module, places: Sequence[Gated]) -> Iterator[None]:
 
 def gated(model: nn.Module) -> list[tuple[nn.Module, str]]:
     """Every tensor behind a gate."""
+    return [(module, name) for module in model.modules() for name in _gated_in(module)]
+
+
+def _gated_in(module: nn.Module) -> list[str]:
+    if not parametrize.is_parametrized(module):
+        return []
+    lists = module.parametrizations
+    return [name for name in lists if isinstance(lists[name][0], Gate)]  # type: ignore[union-attr,index]
+
+
+def behind_gates(model: nn.Module) -> tuple[Target, ...]:
+    """What importances multiply: the tensors behind gates, and those of layers that bring their importances."""
     found = []
-    for module in model.modules():
-        if parametrize.is_parametrized(module):
-            lists = module.parametrizations
-            found += [(module, name) for name in lists if isinstance(lists[name][0], Gate)]  # type: ignore[union-attr,index]
-    return found
+    for path, module in model.named_modules():
+        tensors = _gated_in(module)
+        if learns_rank(module) and VECTOR not in module._parameters:
+            tensors += [name for name, p in module._parameters.items() if p is not None]
+        found += [Target(f"{path}.{tensor}" if path else tensor, ((module, tensor),)) for tensor in tensors]
+    return tuple(found)
 
 
 @torch.no_grad()

@@ -12,7 +12,6 @@ property is our own, because torch's
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from softprune.core.sharding import local
 from softprune.methods.transforms import Transform
 
 
@@ -96,28 +96,55 @@ def _own_tensors(module: nn.Module) -> list[str]:
 class Link:
     """From a managed tensor to the Sparsifier that manages it, or whose model this one is a copy of.
 
-    A copy of the model is linked to the same Sparsifier. Weak, and empty in another process: it is no state.
+    A copy of the model is linked to the same Sparsifier, which it keeps alive, since it may need what that knows. In
+    another process there is none: it is no state.
+
+    Attributes:
+        sparsifier: that Sparsifier; None in another process.
+        name: of the tensor in the model of the Sparsifier.
+        copied: whether this is a copy.
+        mark: of the raw tensor of a copy as it was when the model was copied, or when the copy was loaded.
     """
 
-    def __init__(self, sparsifier: Any = None) -> None:
-        self._reference = None if sparsifier is None else weakref.ref(sparsifier)
-
-    def __call__(self) -> Any:
-        return None if self._reference is None else self._reference()
+    def __init__(self, sparsifier: Any = None, name: str = "") -> None:
+        self.sparsifier = sparsifier
+        self.name = name
+        self.copied = False
+        self.mark: Tensor | None = None
 
     def __deepcopy__(self, memo: Any) -> Link:
-        return self
+        twin = Link(self.sparsifier, self.name)
+        # A copy of an average is no less an average.
+        twin.copied, twin.mark = True, self.mark
+        return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Link, ()
 
 
-def sparsifier_of(model: nn.Module) -> Any:
-    """The Sparsifier of this model, or of the one that it is a copy of; None where there is none in this process."""
-    for _, module, tensor in managed_tensors(model):
-        link: Any = getattr(module.parametrizations[tensor], "link", None)  # type: ignore[index,union-attr]
-        return None if link is None else link()
-    return None
+def link_of(module: nn.Module, tensor: str) -> Link:
+    """The link of a managed tensor; an empty one where no Sparsifier is known."""
+    return getattr(module.parametrizations[tensor], "link", None) or Link()  # type: ignore[index,union-attr]
+
+
+def unwritten(module: nn.Module, tensor: str) -> bool:
+    """Whether the raw tensor of a copy is that of the moment of copying, so that its masks and thresholds belong to it.
+
+    An average has weights that were written since, and masks of whatever moment.
+    """
+    mark = link_of(module, tensor).mark
+    if mark is None:
+        return False
+    then, now = mark.tolist(), _mark(raw_parameter(module, tensor)).tolist()
+    # Another device, to which it may have been moved, adds in another order.
+    return all(abs(a - b) <= 1e-12 * then[1] for a, b in zip(then, now, strict=True))
+
+
+@torch.no_grad()
+def _mark(raw: Tensor) -> Tensor:
+    # By content: what is written through .data has no version that counts.
+    raw = local(raw)
+    return torch.stack([raw.sum(dtype=torch.float64), raw.abs().sum(dtype=torch.float64)])
 
 
 class _OneTransform(parametrize.ParametrizationList):
@@ -132,6 +159,21 @@ class _OneTransform(parametrize.ParametrizationList):
                 self.original.fill_(float("nan"))
         return self
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        link = getattr(self, "link", None)
+        if link is not None and link.mark is None:
+            self._remember()
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)  # type: ignore[no-untyped-call]
+        self._remember()
+
+    def _remember(self) -> None:
+        link = getattr(self, "link", None)
+        if link is not None and link.copied:
+            link.mark = None if self.original.device.type == "meta" else _mark(self.original)
+
     def append(self, module: nn.Module) -> Any:
         raise ValueError(
             f"a sparsified weight cannot get the parametrization {type(module).__name__} (weight_norm, spectral_norm "
@@ -141,15 +183,22 @@ class _OneTransform(parametrize.ParametrizationList):
 
 
 class _ParametersLeft(dict):  # type: ignore[type-arg]
-    """The parameters of a managed module; what takes away a managed one by its old name is told why it cannot."""
+    """The parameters of a managed module; what looks for a managed one by its old name is told why it cannot work."""
+
+    def __missing__(self, name: str) -> Any:
+        raise _no_parameter(name)
 
     def __delitem__(self, name: str) -> None:
         if name not in self:
-            raise ValueError(
-                f"{name} is no parameter while it is sparsified, so hooks that replace it (torch.nn.utils.weight_norm, "
-                "spectral_norm, prune) cannot work: leave it out with sparsify(..., skip=[...]), or bake() first"
-            )
+            raise _no_parameter(name)
         super().__delitem__(name)
+
+
+def _no_parameter(name: str) -> ValueError:
+    return ValueError(
+        f"{name} is no parameter while it is sparsified, so hooks that replace it (torch.nn.utils.weight_norm, "
+        "spectral_norm, prune) cannot work: leave it out with sparsify(..., skip=[...]), or bake() first"
+    )
 
 
 # In the __dict__ of a module whose tensors read as the raw ones.
@@ -221,6 +270,13 @@ def _managed_class(base: type, tensors: tuple[str, ...]) -> type:
             f"torch.jit.script cannot compile a sparsified {base.__name__}, whose weights are computed: bake() first"
         )
 
+    def register_parameter(self: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        # Pruning moves the tensor to such a name before it looks for anything else.
+        if name.removesuffix("_orig") in self.parametrizations:  # type: ignore[operator]
+            raise _no_parameter(name.removesuffix("_orig"))
+        base.register_parameter(self, name, parameter)  # type: ignore[attr-defined]
+
+    body |= {"register_parameter": register_parameter}
     body |= {"__reduce_ex__": reduce, "__setstate__": setstate, "_load_from_state_dict": load}
     body |= {"__prepare_scriptable__": refuse_script}  # which torch.jit.script asks first
     return meta(f"Parametrized{base.__name__}", (base, _Managed), body)

@@ -12,7 +12,7 @@ from softprune.budget.counted import noun
 from softprune.budget.goals import Goal, Params, Rank, checked_goal
 from softprune.core.choice import Choice, choose
 from softprune.core.division import divide, first_masks, refuse_total
-from softprune.core.refusal import Memory, refuse_model, refuse_tensor
+from softprune.core.refusal import Memory, refuse_model, refuse_tensor, refuse_unfilled
 from softprune.core.rule import Match, Rule
 from softprune.methods.base import Method, Target
 from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Transform
@@ -155,6 +155,8 @@ def plan(
         decided = _with_masks(planned, methods, goals, shared=not apart, seed=seed)
     else:
         decided = _with_transforms(planned, method, methods, goals)
+    for p in decided.managed:
+        refuse_unfilled(p.target, p.transform)
     method.equip(model, {p.target.name: p.transform for p in decided.managed if p.transform is not None})
     return replace(decided, counts=noun(units.text))
 

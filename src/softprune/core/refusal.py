@@ -39,6 +39,16 @@ def inside_compiled(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) else model
 
 
+def refuse_unfilled(target: Target, transform: Transform | None) -> None:
+    """Raise if the state of a transform was chosen from weights that are not there, and nothing fills it later."""
+    if target.raw.device.type != "meta" or transform is None:
+        return
+    if {name for name, _ in (*transform.named_parameters(), *transform.named_buffers())} - transform.first.keys():
+        raise ValueError(
+            f"{target.name} is on the meta device and has no weights to choose from: load the weights first"
+        )
+
+
 def refuse_tensor(target: Target, memory: Memory) -> None:
     """Raise if a transform on this tensor could not work."""
     if target.managed:

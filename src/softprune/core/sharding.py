@@ -71,20 +71,25 @@ def refuse_sharded(targets: tuple[Target, ...], what: str, instead: str) -> None
 
 
 def refuse_split(targets: tuple[Target, ...], thresholds: int, shared: int) -> None:
-    """Raise if sharding has torn apart what several modules shared: each would go on with a copy of its own.
+    """Raise if what several modules shared was torn apart: each would go on with a copy of its own.
+
+    Sharding does that, and so does to_empty() with a model on the meta device.
 
     Args:
         targets: the managed tensors.
         thresholds: how many different thresholds there are.
         shared: how many there were when the model was sparsified.
     """
-    instead = "call fully_shard on one module that contains all places where it is used, not on the parts"
+    where = "call fully_shard on one module that contains all places where it is used, not on the parts"
+    instead = f"{where}; after to_empty() tie and then sparsify"
     for target in targets:
         raws = {id(module.parametrizations[tensor].original) for module, tensor in target.sites}  # type: ignore[index,union-attr]
         if len(raws) > 1:
-            raise ValueError(f"fully_shard has split {target.name} into {len(raws)} parameters: {instead}")
+            raise ValueError(f"fully_shard or to_empty has split {target.name} into {len(raws)} parameters: {instead}")
     if thresholds > shared:
-        raise ValueError(f"fully_shard has split a shared threshold ({shared} became {thresholds}): {instead}")
+        raise ValueError(
+            f"fully_shard or to_empty has split a shared threshold ({shared} became {thresholds}): {instead}"
+        )
 
 
 def refuse_readers(parts: Mapping[Method, Sequence[Target]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
@@ -39,7 +38,7 @@ from softprune.core.diagnosis import Diagnosis, diagnose
 from softprune.core.forecasting.forecast import Forecast
 from softprune.core.forecasting.outlook import outlook
 from softprune.core.freeze import Freezable, freeze_
-from softprune.core.gate import is_importance
+from softprune.core.gate import behind_gates, is_importance
 from softprune.core.goals.learner import learn, observe
 from softprune.core.goals.part import Part, copied
 from softprune.core.goals.solver import solve
@@ -103,6 +102,8 @@ class Sparsifier:
         self._distinct_thresholds = len(self._thresholds())
         self.goals = goals
         self.units = units
+        # What importances multiply is no target, and yet a part of every weight.
+        self._behind = behind_gates(model)
         self._link()
         # Weights on the meta device have no values yet; `attach` does it once they have.
         self._solved = False
@@ -112,7 +113,7 @@ class Sparsifier:
     def _link(self) -> None:
         for target in self.targets:
             for module, tensor in target.sites:
-                module.parametrizations[tensor].link = Link(self)  # type: ignore[index,union-attr]
+                module.parametrizations[tensor].link = Link(self, target.name)  # type: ignore[index,union-attr]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Sparsifier:
         twin = memo[id(self)] = object.__new__(type(self))
@@ -241,13 +242,13 @@ class Sparsifier:
             model: a copy of the model whose weights are others, such as `AveragedModel(...).module`.
             at: the point of the training whose share of the goal shall hold; now by default, 1 for the whole goal.
         """
-        targets = self.targets if model is None else copied(self.targets, baking.managed_targets(model))
+        parts = self.goals if model is None else self._parts_of(model)[0]
         if self.frozen in ("support", "budget"):
             return
-        progress = self.progress if at is None else at
-        for part in self.goals:
-            if model is not None:
-                part = part.on(model, targets)
+        self._solve(parts, self.progress if at is None else at)
+
+    def _solve(self, parts: Sequence[Part], progress: float) -> None:
+        for part in parts:
             if progress >= 1.0:
                 part.rise()
             solve(part, part.allowed(progress))
@@ -264,6 +265,8 @@ class Sparsifier:
         """The densities of now, counted on the weights that the network uses."""
         self._refuse_finished()
         densities, importances = {}, {}
+        for collapse in find_nonfinite(self._behind):
+            warnings.warn(str(collapse), CollapseWarning, stacklevel=2)
         for target in self.targets:
             effective = settled_weight(target)
             densities[target.name] = int(torch.count_nonzero(effective)) / effective.numel()
@@ -290,7 +293,7 @@ class Sparsifier:
     def check(self, example: Any = None) -> list[Collapse]:
         """Look for dead tensors, dead channels and, with an example input, cut paths; warn about each once."""
         self._refuse_finished()
-        found = find_collapse(self.targets)
+        found = find_collapse(self.targets, self._behind)
         if example is not None:
             found += find_cut(self.model, self.targets, example)
         self._watch.report(found)
@@ -317,16 +320,12 @@ class Sparsifier:
 
     def prepare_bake(self, model: nn.Module, at: Literal["now", "target"] | None) -> None:
         """Meet the goals in the model, or in a copy whose weights are others; refuse where they are not due yet."""
-        if isinstance(model, AveragedModel):
-            model = model.module
-        targets = baking.managed_targets(model)
-        # A copy has the masks and thresholds of the moment at which it was made, or averages of them.
-        same = {id(t.raw) for t in targets} == {id(t.raw) for t in self.targets}
-        targets = self.targets if same else copied(self.targets, targets)
+        parts, targets = self._parts_of(model)
         refuse_nonfinite(targets, "bake()")
-        parts = self.goals if same else tuple(part.on(model, targets) for part in self.goals)
         progress = 1.0 if at == "target" else self.progress
         if self.frozen in ("support", "budget"):
+            for target in targets:
+                settle(target)  # as baking does; a held budget is that of the weights of now
             missed = [part for part in parts if at != "now" and part.spent() > part.final]
             if missed:
                 spent, final = missed[0].words(missed[0].spent()), missed[0].words(missed[0].final)
@@ -342,7 +341,16 @@ class Sparsifier:
             )
         # Weights that were put in since, or a mask that is renewed only now and then, may be behind.
         if not all(part.met(progress) for part in parts):
-            self.solve(None if same else model, at=progress)
+            self._solve(parts, progress)
+
+    def _parts_of(self, model: nn.Module) -> tuple[tuple[Part, ...], tuple[Target, ...]]:
+        """The goals and tensors of the model, or of a copy of it, that this module is or contains."""
+        targets, inner = baking.linked_targets(model, self)
+        own = {id(target.raw) for target in self.targets}
+        if all(id(target.raw) in own for target in targets):
+            return self.goals, self.targets
+        targets = copied(self.targets, targets)
+        return tuple(part.on(inner, targets) for part in self.goals), targets
 
     def remove(self) -> nn.Module:
         """The raw dense model back, as if `sparsify` had never been called, with the weights as trained."""
@@ -398,7 +406,7 @@ class Sparsifier:
         if not self.managed:
             return
         self.step += 1
-        self._watch.report(find_nonfinite(self.targets, step=self.step))
+        self._watch.report(find_nonfinite((*self.targets, *self._behind), step=self.step))
         if self.frozen in (None, "thresholds"):
             for part in self.goals:
                 if self.frozen is None:
@@ -412,7 +420,7 @@ class Sparsifier:
             for target in self.targets:
                 settle(target)
         if self.step % INSPECT_EVERY == 0 and not any(map(sharded, self.targets)):
-            self._watch.report(find_collapse(self.targets))
+            self._watch.report(find_collapse(self.targets, self._behind))
 
     def _attached(self) -> Attachment:
         if self._attachment is None:
@@ -434,7 +442,7 @@ class Sparsifier:
         for target in self.targets:
             if target.raw.device.type == "meta":
                 raise ValueError(f"{target.name} is on the meta device: give it values before attach()")
-        bad = find_nonfinite(self.targets)
+        bad = find_nonfinite((*self.targets, *self._behind))
         if bad:
             raise ValueError(
                 f"training needs finite weights; {bad[0]}. After to_empty() call the reset_parameters() of every "

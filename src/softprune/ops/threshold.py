@@ -110,10 +110,12 @@ def _shrink(w: Tensor, alpha: Tensor, leak: float | Tensor, *, flat_at_zero: boo
         # On a CPU it can be read; reading it from an accelerator would wait for all that is still computed there.
         plain = not leak.is_cpu
         leak = leak if plain else leak.item()
-    if alpha.numel() == 1 and not plain:
-        if not leak and w.is_cpu and w.dtype in NUMBERS and type(w) in PLAIN_TENSORS:
+    if alpha.numel() == 1:
+        if alpha.dim() > w.dim():
+            alpha = alpha.reshape(())  # one number for all, which is to add no dimension
+        if not plain and not leak and w.is_cpu and w.dtype in NUMBERS and type(w) in PLAIN_TENSORS:
             return _shrink_by_number(w, alpha, flat_at_zero=flat_at_zero)
-    elif not _fits(alpha.shape, w.shape) and alpha.numel() != 1:
+    elif not _fits(alpha.shape, w.shape):
         raise ValueError(f"a threshold of shape {tuple(alpha.shape)} does not broadcast to {tuple(w.shape)}")
     return _composed(w, alpha, leak) if plain else _Shrink.apply(w, alpha, leak)
 

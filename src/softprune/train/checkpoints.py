@@ -41,7 +41,7 @@ class Checkpoints:
         """Write the state of the run. Every process takes part in gathering it, the first one writes."""
         tensors, facts = _collect(parts, processes)
         facts |= {"format": FORMAT, "version": VERSION, "progress": dict(progress)}
-        path = self.folder / (BEST if best else f"step-{progress['step']:09d}.safetensors")
+        path = self.folder / (BEST if best else _regular_name(progress["step"]))
         problem = None
         if processes.first:
             try:
@@ -75,6 +75,7 @@ class Checkpoints:
         for path in reversed(files):
             try:
                 found = read_checkpoint(path, notes)
+                _require_step(found, path)
             except ValueError as error:
                 problems.append((path, str(error)))
                 continue
@@ -88,6 +89,18 @@ class Checkpoints:
                 "changed. To begin this run anew, move that folder away and use --resume again"
             )
         return None
+
+
+def _require_step(checkpoint: Checkpoint, path: Path) -> None:
+    """Its name orders the files: one that belongs to another step is of another run, or was renamed."""
+    progress = checkpoint[1]["progress"]
+    step = progress.get("step") if isinstance(progress, dict) else None
+    if path.name != _regular_name(step):
+        raise ValueError(f"{path} holds step {step!r}, which is not that of its name: it is of another run, or renamed")
+
+
+def _regular_name(step: Any) -> str:
+    return f"step-{step:09d}.safetensors" if isinstance(step, int) else ""
 
 
 def set_aside(path: Path) -> str:

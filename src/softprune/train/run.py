@@ -21,7 +21,7 @@ from softprune.train.loggers.audience import Audience
 from softprune.train.loggers.catalog import open_loggers
 from softprune.train.observer import Beginning, Ending, Observer, Silent
 from softprune.train.processes import Processes, join_processes
-from softprune.train.run_folder import CONFIG, RunFolder
+from softprune.train.run_folder import CONFIG, METRICS, RunFolder
 from softprune.train.trainer import Position, Trainer
 from softprune.train.weights import initial_weights
 
@@ -184,7 +184,13 @@ def _refuse_small_batches(config: RunConfig, source: Source, processes: Processe
 
 
 def _result(trainer: Trainer) -> dict[str, Any]:
-    last = [m for m in trainer.run.metrics() if m.get("kind") == "epoch"][-1]
+    epochs = [m for m in trainer.run.metrics() if m.get("kind") == "epoch"]
+    if not epochs:
+        raise ValueError(
+            f"{trainer.run.path / METRICS} has lost its rows, so there is no result to write: the checkpoints are "
+            f"whole, use softprune evaluate {trainer.run.path}"
+        )
+    last = epochs[-1]
     keys = ("epoch", "step", "accuracy", "average_accuracy", "test_loss", "sparsity", "params", "macs", "units")
     newest = trainer.checkpoints.regular()
     return {

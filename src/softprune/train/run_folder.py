@@ -53,6 +53,10 @@ class RunFolder:
         cls.refuse_taken(path)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
+        # Of a start that was killed in here. The folder may hold files of others, so only our own names.
+        for name in (ENVIRONMENT, LAYERS, METRICS, CONFIG):
+            for part in path.glob(f".{name}.*.part"):
+                part.unlink(missing_ok=True)
         write_text(path / ENVIRONMENT, json.dumps(_environment(seed, world), indent=2) + "\n")
         write_text(path / LAYERS, ",".join(LAYER_COLUMNS) + "\n")
         write_text(path / METRICS, "")
@@ -66,6 +70,12 @@ class RunFolder:
         if (path / CONFIG).exists():
             raise ValueError(
                 f"{path} already holds a run: continue it with --resume {path}, or choose another folder with --out"
+            )
+        # Older ones of later steps would count as the newest of the new run, and push out its own.
+        if next((path / "checkpoints").glob("step-*.safetensors"), None) is not None:
+            raise ValueError(
+                f"{path / 'checkpoints'} holds checkpoints of a run whose {CONFIG} is missing: move them away, or "
+                "choose another folder with --out"
             )
 
     @classmethod

@@ -1,5 +1,6 @@
 """HAR-2: the official zip or folder, two classes, validation by subject, and what is wrong with a file."""
 
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -135,6 +136,24 @@ def test_a_zip_that_expands_beyond_the_format_is_not_unpacked(original, tmp_path
     most, found = ("134,217,728", "135,266,304") if inner else ("1,920", "1,048,576")
     with pytest.raises(ValueError, match=f"expected at most {most} bytes, found {found}"):
         read_har2(path, counts=HAR_COUNTS)
+
+
+def test_a_zip_that_lies_about_a_size_is_not_unpacked(tmp_path):
+    path = tmp_path / "lie.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{FOLDER}/train/y_train.txt", b"1" * (64 << 20))
+    content = bytearray(path.read_bytes())
+    # Where the list at the end of the zip has the size that is looked at before.
+    place = content.index(b"PK\x01\x02") + 24
+    content[place : place + 4] = (120).to_bytes(4, "little")
+    path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"y_train\.txt: expected a text file, found: Bad CRC-32"):
+            read_har2(path, counts=HAR_COUNTS)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("change", ["encrypted", "packed with lzma"])

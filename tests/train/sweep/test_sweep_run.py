@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sqlite3
 
 import pytest
 from sweep_parts import (
@@ -229,3 +230,17 @@ def test_a_full_disk_stops_the_worker_and_puts_the_trial_back(tmp_path, monkeypa
     monkeypatch.setattr(state_file, "save_file", real)
     results = run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
     assert [(trial.state, trial.attempts) for trial in results.trials] == [("complete", 2), ("complete", 1)]
+
+
+def test_a_database_that_cannot_be_written_is_said_in_one_sentence(tmp_path, monkeypatch):
+    real = sqlite3.connect
+
+    def full(*args, **words):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    file = write_sweep(tmp_path, search={"seed": [0]})
+    monkeypatch.setattr(sqlite3, "connect", full)
+    with pytest.raises(OSError, match=r"study\.db cannot be used: .*disk I/O error; start the same command again"):
+        run_sweep(Sweep.load(file, trust=True), tmp_path / "out")
+    monkeypatch.setattr(sqlite3, "connect", real)
+    assert [trial.state for trial in run_sweep(Sweep.load(file, trust=True), tmp_path / "out").trials] == ["complete"]

@@ -18,6 +18,7 @@ from softprune.core.goals.allowance import allowance, prices_of
 from softprune.core.goals.bill import Bill
 from softprune.core.goals.bracket import Trail
 from softprune.core.goals.price import Price, equal_density
+from softprune.core.parametrization import unwritten
 from softprune.methods.base import Method, Target
 from softprune.methods.transforms import SolvedThreshold
 
@@ -140,22 +141,24 @@ class Part:
 def copied(originals: Sequence[Target], targets: Sequence[Target]) -> tuple[Target, ...]:
     """The tensors of a copy of a model in the order of the original ones, with the masks and thresholds of these.
 
+    A copy whose weights are still those with which it was made, or loaded, has its own: they belong to these weights.
+
     Raises:
         ValueError: if it is no copy, or one from before the original was frozen.
     """
     named = {target.name: target for target in targets}
     missing = [original.name for original in originals if original.name not in named]
     if missing:
-        raise ValueError(
-            f"this is no copy of the sparsified model: it does not manage {', '.join(missing)}. Of an AveragedModel "
-            "pass its .module"
-        )
+        raise ValueError(f"this is no whole copy of the sparsified model: it does not manage {', '.join(missing)}")
+    snapshot = all(unwritten(*named[original.name].sites[0]) for original in originals)
     for original in originals:
         if not original.managed:
             continue  # baked already, so that the copy has to do with its own
         mine, theirs = original.transform, named[original.name].transform
         if type(mine) is not type(theirs):
             raise ValueError(f"{original.name} was frozen since this copy was made: make it anew from the frozen model")
+        if snapshot:
+            continue
         for key, value in mine.named_buffers():
             theirs.get_buffer(key).copy_(value)
     return tuple(named[original.name] for original in originals)

@@ -92,8 +92,9 @@ def _unpacked(member: Member, most: int, *, name: str, kind: str) -> bytes:
     if info.flag_bits & _ENCRYPTED or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise damaged(path, f"expected a {kind}, stored or deflated and without a password, found another", name=name)
     try:
-        # No more is unpacked than the zip says, and that was looked at above.
-        return member.archive.read(info)
+        # Without a size all of it is unpacked first, and then cut to what the zip says.
+        with member.archive.open(info) as file:
+            return file.read(info.file_size)
     except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError, OSError, ValueError) as error:
         raise damaged(path, f"expected a {kind}, found: {error}", name=name) from error
 

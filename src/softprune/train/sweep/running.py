@@ -85,13 +85,14 @@ def _opened(sweep: Sweep) -> Iterator[None]:
         )
     try:
         import optuna
+        from sqlalchemy.exc import OperationalError
     except ImportError as error:
         raise ImportError('softprune sweep needs Optuna: pip install "softprune[sweep]"') from error
     # Its own lines about every trial would repeat ours.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         yield
-    except optuna.exceptions.StorageInternalError as error:
+    except (optuna.exceptions.StorageInternalError, OperationalError) as error:
         where = "study.db" if sweep.config.storage is None else "the storage"
         cause = str(error.__cause__ or error).partition("\n")[0]
         raise OSError(f"{where} cannot be used: {cause}; start the same command again when it can") from error
