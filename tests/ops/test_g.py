@@ -115,3 +115,10 @@ def test_functions_that_just_have_the_properties_are_accepted():
     assert float(nearly(torch.zeros(1))) == 1.0
     with pytest.raises(ValueError, match="s_low must be below s_high"):
         Custom(s_low=-1.0, s_high=-1.0)
+
+
+def test_a_function_of_ones_own_is_scaled_there_and_back():
+    g = Custom(2.0, torch.sigmoid, torch.logit)
+    assert float(g(torch.tensor(0.0))) == 1.0
+    # 2 * sigmoid(s) = 0.5 at s = log(1 / 3).
+    assert float(g.inverse(torch.tensor(0.5))) == pytest.approx(math.log(1 / 3), rel=1e-6)

@@ -59,3 +59,7 @@ def test_every_place_is_drawn_about_as_often():
     counts = sum(at_random(among, 2, generator).int() for _ in range(2000))
     assert counts[1] == 0
     assert all(900 < int(n) < 1100 for n in counts[among])
+
+
+def test_the_mask_is_where_its_scores_are():
+    assert largest(torch.empty(2, 3, device="meta"), 2).device.type == "meta"

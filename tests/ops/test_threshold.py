@@ -332,3 +332,78 @@ def test_weights_and_gradients_in_different_memory_orders(order):
     alpha = torch.tensor([0.5], requires_grad=True)
     shrink(values["weights"], alpha).backward(values["gradient"])
     assert alpha.grad.tolist() == [-(1.0 + 2.0 - 4.0 - 8.0 + 16.0 + 32.0 - 64.0 - 128.0)]
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["number", "tensor"])
+def test_a_leak_adds_nothing_to_the_value_under_function_transforms(held):
+    mode = {"leak": torch.tensor([0.5])} if held else {"backward": Backward(0.5)}
+    rows = torch.tensor([[-0.5, 0.25], [0.75, -1.0]])
+    found = vmap(lambda w: shrink(w, torch.tensor([0.5]), **mode))(rows)
+    assert found.tolist() == [[0.0, 0.0], [0.25, -0.5]]
+
+
+def test_where_the_threshold_has_underflown_its_gradient_is_zero_whatever_the_loss_says():
+    # The sum of these gradients is infinite in float32, and infinite times the slope 0 would be no number.
+    w, s = torch.ones(8), torch.tensor([-200.0], requires_grad=True)
+    soft_threshold(w, s).backward(torch.full((8,), 3e38))
+    assert s.grad.tolist() == [0.0]
+    # A threshold of zero that is given may be able to rise: there the sum is its gradient.
+    alpha = torch.zeros(1, requires_grad=True)
+    shrink(w, alpha).backward(torch.full((8,), 0.5))
+    assert alpha.grad.tolist() == [-4.0]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
+def test_the_second_derivative_by_the_threshold_by_hand(shape):
+    # L = (2 - a)^2 + (3 - a)^2 has the derivatives -2 (2 - a) - 2 (3 - a) = -9 at a = 0.25, and 4.
+    w, alpha = torch.tensor([[2.0, -3.0, 0.1]]), torch.full(shape, 0.25, requires_grad=True)
+    (first,) = torch.autograd.grad(shrink(w, alpha).square().sum(), alpha, create_graph=True)
+    assert first.shape == shape and first.item() == -9.0
+    (second,) = torch.autograd.grad(first.sum(), alpha)
+    assert second.item() == 4.0
+
+
+def test_tensors_of_two_dimensions_that_lie_the_other_way_in_memory():
+    w, alpha = torch.tensor([[1.0, -2.0], [3.0, 0.1], [-5.0, 6.0]]).t(), torch.tensor(0.5, requires_grad=True)
+    shrink(w, alpha).backward(torch.tensor([[1.0, 2.0], [4.0, 8.0], [16.0, 32.0]]).t())
+    # The signs are 1, -1, 1, 0, -1, 1 of 1, 2, 4, 8, 16, 32.
+    assert alpha.grad.item() == -(1.0 - 2.0 + 4.0 - 16.0 + 32.0)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 8), (2, 3, 2, 2, 8), (6, 8)], ids=str)
+def test_every_second_weight_of_a_tensor_with_gradients_of_the_same_layout(shape):
+    # With a threshold of zero the weights are used as they are, with holes between them in memory.
+    w = (torch.arange(float(math.prod(shape))) % 7 - 3).view(shape)[..., ::2]
+    gradient = (torch.arange(float(math.prod(shape))) % 5 + 1).view(shape)[..., ::2]
+    assert w.stride() == gradient.stride() and not w.is_contiguous()
+    alpha = torch.zeros(1, requires_grad=True)
+    shrink(w, alpha).backward(gradient)
+    assert alpha.grad.item() == -float((gradient.contiguous() * w.contiguous().sign()).sum()) != 0.0
+
+
+def test_gradients_of_mixed_precision_are_summed_in_that_of_the_threshold():
+    w, alpha = torch.tensor([1.0, -2.0, 0.25], dtype=torch.float64), torch.tensor([0.5], requires_grad=True)
+    shrink(w, alpha).backward(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64))
+    assert alpha.grad.dtype == torch.float32 and alpha.grad.tolist() == [1.0]
+
+
+def test_a_fraction_and_an_end_may_be_at_the_ends_of_their_range():
+    assert Backward(0.0).leak == 0.0 and Backward(1.0, until=1.0).until == 1.0
+    assert Backward(0.5, until=1e-9).at(0.5) == 0.0
+
+
+@pytest.mark.parametrize("backward", [masked, Backward(0.5)], ids=["masked", "leaking"])
+def test_one_number_adds_no_dimension(backward):
+    w = torch.tensor([3.0, -0.5], requires_grad=True)
+    alpha = torch.ones(1, 1, requires_grad=True)
+    out = shrink(w, alpha, backward=backward)
+    assert out.tolist() == [2.0, 0.0]
+    out.sum().backward()
+    assert w.grad.shape == w.shape and alpha.grad.shape == (1, 1)
+    assert alpha.grad.item() == -1.0  # -sign(w) of what lives
+
+
+def test_one_number_adds_no_dimension_to_samples_of_vmap():
+    w = torch.tensor([[3.0, -0.5], [0.5, -2.0]])
+    out = torch.func.vmap(lambda row: shrink(row, torch.ones(1, 1)))(w)
+    assert out.tolist() == [[2.0, 0.0], [0.0, -1.0]]

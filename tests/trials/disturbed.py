@@ -30,10 +30,10 @@ class WrongError(Exception):
 
 
 def command(*words: object) -> Any:
-    """The command line, as something to run in a child."""
+    """The command line, as something to run in a child; it may import the network that the configurations name."""
 
     def action() -> None:
-        sys.argv = ["softprune", *map(str, words)]
+        sys.argv = ["softprune", *map(str, words), "--trust"]
         main()
 
     return action

@@ -11,7 +11,7 @@ def endings(monkeypatch):
     """Units that are not run: each takes its ending from a list."""
     queue = {name: [] for name in flicker.UNITS}
 
-    def run_unit(name, *, patience):
+    def run_unit(name, *, patience, fork=False):
         ending = queue[name].pop(0) if queue[name] else "ended"
         return {"ending": ending, "seconds": 1.0} | ({} if ending == "ended" else {"last lines": [f"{name} broke"]})
 

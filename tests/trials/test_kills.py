@@ -14,7 +14,7 @@ if sys.platform != "linux":
 
 import kills
 from disturbance import FAULTS, Disturbance, Ending, run
-from disturbed import Saving, WrongError, check_names, check_whole, check_words
+from disturbed import Saving, WrongError, all_tasks, check_names, check_whole, check_words
 
 from softprune.budget.files import write_text
 
@@ -113,6 +113,17 @@ def test_a_fixed_share_of_the_cases(tmp_path):
     outcomes = [trial.case(number) for number in range(6)]
     assert all(finding is None for _, finding in outcomes), outcomes
     assert "continued" in {outcome for outcome, _ in outcomes}
+
+
+def test_a_fixed_share_of_what_is_done_to_commands(tmp_path):
+    tasks = {task.name: task for task in all_tasks(tmp_path)}
+    outcomes = set()
+    for name in ("resume", "bake", "export spx"):
+        trial = kills.Trial(tasks[name], tmp_path / name.replace(" ", "_"), seed=0)
+        found = [trial.case(number) for number in range(2)]
+        assert all(finding is None for _, finding in found), found
+        outcomes |= {outcome for outcome, _ in found}
+    assert outcomes & {"continued", "unharmed"}
 
 
 def test_the_help_teaches(capsys, monkeypatch):

@@ -81,3 +81,41 @@ def test_equal_densities_keep_at_least_one_unit_of_each(density, total):
 def test_the_price_of_a_direction_is_the_slope_around_the_present_rank(count, slope):
     bill = Stored([50], [lambda n: float(n * n)], fixed=3.0)
     assert bill.prices([np.arange(50) < count]) == [slope]
+
+
+def test_the_least_that_floors_can_cost():
+    bill = Stored([10, 4], [lambda n: float(n * n), lambda n: 100.0 * n], fixed=3.0)
+    assert bill.least([2, 1]) == 107.0 and bill.least([0, 4]) == 403.0 and bill.full() == 503.0
+
+
+def test_equal_units_go_by_place():
+    # The first two cost 1 and 2, the others 100.
+    costs = np.full(300, 100.0)
+    costs[:2] = 1.0, 2.0
+    equal = [Candidate(torch.ones(300), torch.ones(1))]
+    for floor in (0, 1, 2):
+        assert affordable(Sum([costs], 0.0), equal, (floor,), 3.0, about=1).units == 2
+
+
+class Asked(Sum):
+    """Remembers how many units it was asked for."""
+
+    def total(self, alive):
+        self.asked.append(sum(int(np.count_nonzero(on)) for on in alive))
+        return super().total(alive)
+
+
+def test_the_search_begins_where_the_units_are_now():
+    bill = Asked([np.ones(100)], 0.0)
+    bill.asked = []
+    found = affordable(bill, [Candidate(torch.arange(1.0, 101.0), torch.ones(1))], (10,), 60.0, about=60)
+    assert found.units == 60 and bill.asked == [60, 61]
+
+
+def test_the_bill_is_that_of_now():
+    class Dearer(Sum):
+        def now(self):
+            return Sum([2 * cost for cost in self._costs], self._fixed)
+
+    bill = Dearer([np.array([1.0] * 4), np.array([10.0] * 3)], fixed=100.0)
+    assert affordable(bill, candidates(), (1, 1), 126.0, about=3) == Affordable(4, [2.0, 20.0])

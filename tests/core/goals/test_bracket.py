@@ -48,6 +48,25 @@ def test_a_sample_of_every_third_weight_is_no_certainty():
     assert sampled([few], [24], [Price()], 12.0) == Bracket(0.0, math.inf)
 
 
+def test_a_sample_of_every_second_weight_is_no_certainty_either():
+    # 40 weights that stand for 2 each: 10 of them are 20; 3 * sqrt(10 * 2^2) + 2 * 2 = 22.97 to either side.
+    few = Sample(np.arange(40.0, 0.0, -1.0), np.ones(1), 2, None)
+    assert sampled([few], [80], [Price()], 20.0) == Bracket(19.0, math.inf)
+    # With room for not even one of them the deviation is that of one: 3 * 2 + 2 * 2 = 10, five weights.
+    assert sampled([few], [80], [Price()], 1.0) == Bracket(35.0, math.inf)
+
+
+def test_thresholds_that_are_zero_have_infinite_keys_and_weights_that_are_zero_none():
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # The keys are inf for each of the first five, and 0 for the others, 0 / 0.
+        odd = Sample(np.array([5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0]), np.zeros(1), 1, None)
+        assert sampled([odd], [8], [Price()], 3.0) == Bracket(0.0, math.inf)
+        assert sampled([odd], [8], [Price()], 2.0) == Bracket(math.inf, math.inf)
+        half = Sample(np.array([0.0, 0.0, 0.5, 0.25, 0.2, 0.1]), np.array([0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), 1,
+                      np.arange(6))  # fmt: skip
+        assert sampled([half], [6], [Price()], 1.0) == Bracket(0.1, math.inf)
+
+
 def test_keys_are_sizes_over_scales():
     halves = Sample(np.array([4.0, 3.0, 2.0, 1.0]), np.array([0.5, 0.5, 1.0, 1.0]), 1, np.array([0, 0, 1, 1]))
     # The keys are 8, 6, 2 and 1.
@@ -73,6 +92,24 @@ def test_crossings_are_counted_within_a_tenth_of_log_alpha():
     two = rows_of(w, (2, 1))
     assert crossing(two, sample(two, np.ones(2), 1), 1.0) == pytest.approx([20.0, 10.0])
     assert crossing(two, sample(two, np.ones(2), 1)._replace(step=4), 1.0) == pytest.approx([80.0, 40.0])
+
+
+def test_what_lies_at_the_lower_end_of_the_window_is_not_met_and_what_lies_at_the_upper_is():
+    low, high = 1.0 / math.exp(0.05), 1.0 * math.exp(0.05)
+    rows = rows_of(torch.tensor([low, high], dtype=torch.float64), (1,))
+    assert crossing(rows, sample(rows, np.ones(1), 1), 1.0) == pytest.approx([10.0])
+    # The last of three rows has no weight there: it is counted all the same, with none.
+    three = rows_of(torch.tensor([[1.0], [9.0], [9.0]], dtype=torch.float64), (3, 1))
+    assert crossing(three, sample(three, np.ones(3), 1), 1.0) == pytest.approx([10.0, 0.0, 0.0])
+
+
+def test_a_guess_of_exactly_eight_times_the_usual_number_is_still_one():
+    # A quarter of a weight is usual of one; a miss of 1 means 4 to either side, at a quarter of a weight for each: 2.
+    trail = Trail()
+    trail.note(1.0, crowd=0.25)
+    trail.note(math.e, crowd=0.25)
+    assert trail.guess(1) == pytest.approx((math.exp(-2.0), math.exp(6.0)))
+    assert (trail.miss, trail.stride, trail.place) == (1.0, 1.0, 1.0)
 
 
 def test_a_border_that_rests_is_looked_for_among_few():

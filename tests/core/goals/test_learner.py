@@ -187,3 +187,75 @@ def test_it_is_the_derivative_of_the_loss_along_the_fixed_total(which):
     observe(part)
     assert pulls(part)[which] == pytest.approx(measured, rel=0.02)
     assert abs(measured) > 0.01
+
+
+def test_the_averages_forget_a_tenth_and_a_hundredth_at_each_step():
+    part = by_hand()
+    for _ in range(200):
+        observe(part)
+    for member in part.members:
+        member.target.raw.grad.zero_()
+    observe(part)
+    assert pulls(part) == pytest.approx([-0.9 * 0.8125, 0.9 * 0.8125], rel=1e-6)
+    assert forces(part) == pytest.approx([0.99 * 0.8125**2] * 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("progress", "moved"), [(0.0, 0.06), (0.25, 0.03 * (1 + 0.5**0.5)), (0.75, 0.03 * (1 - 0.5**0.5)), (1.5, 0.0)]
+)
+def test_steps_follow_a_cosine_and_end_with_the_training(progress, moved):
+    part = by_hand()
+    observe(part)
+    learn(part, progress=progress, total_steps=100)
+    assert s_of(part) == pytest.approx([moved, -moved], rel=1e-9, abs=1e-15)
+
+
+def test_a_tenth_of_log_alpha_is_the_largest_step():
+    part = by_hand(pace=1e6)
+    observe(part)
+    learn(part, progress=0.5, total_steps=100)
+    assert s_of(part) == [0.1, -0.1]
+
+
+def test_steps_are_relative_to_the_mean_force_of_all_thresholds():
+    part = by_hand(gradient="plain")
+    observe(part)
+    learn(part, progress=0.5, total_steps=100)
+    # D is -0.25 and 1, the root of the mean of their squares 0.7289.
+    size = ((0.0625 + 1.0) / 2) ** 0.5
+    assert s_of(part) == pytest.approx([0.03 * 0.25 / size, -0.03 * 1.0 / size], rel=1e-9)
+
+
+def test_a_threshold_that_is_not_in_use_neither_hears_nor_moves():
+    part = by_hand(gradient="plain")
+    transform_of(part.members[0]).alpha.zero_()
+    observe(part)
+    learn(part, progress=0.5, total_steps=100)
+    assert pulls(part) == pytest.approx([0.0, 1.0]) and s_of(part) == pytest.approx([0.0, -0.03])
+    assert [int(transform_of(m).observed) for m in part.members] == [0, 1]
+
+
+def test_without_a_pace_nothing_moves():
+    part = by_hand(pace=0.0)
+    observe(part)
+    learn(part, progress=0.5, total_steps=100)
+    assert pulls(part) == [0.0, 0.0] == s_of(part)
+
+
+def test_where_thresholds_would_meet_no_weight_the_gradient_is_taken_as_it_is():
+    part = by_hand()
+    for member in part.members:
+        transform_of(member).crossing.zero_()
+    observe(part)
+    assert pulls(part) == pytest.approx([-0.25, 1.0])
+
+
+def test_columns_sum_the_gradients_of_their_weights():
+    part = by_hand(gradient="plain")
+    transform = transform_of(part.members[0])
+    for name in ("s", "alpha", "pull", "force", "crossing"):
+        setattr(transform, name, torch.zeros(1, 3, dtype=torch.float64))
+    transform.alpha.copy_(torch.tensor([[1.0, 1.5, 0.5]]))
+    observe(part)
+    # -alpha * grad * sign(w) where |w| > alpha: of 3, -2 and 0.1 the last is pruned.
+    assert transform.pull.tolist()[0] == pytest.approx([-0.5, 0.375, 0.0])

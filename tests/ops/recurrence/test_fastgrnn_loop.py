@@ -68,3 +68,26 @@ def test_what_does_not_fit_is_named(change, message):
     given = {**problem(samples=2, steps=3, features=4, hidden=5), **change}
     with pytest.raises(ValueError, match=message):
         fastgrnn(given.pop("x"), **given)
+
+
+def test_in_double_precision_all_that_is_given_counts():
+    # pre = 2 * 0.5 + 3 * 0.25 = 1.75; z = (1.75 - 1 + 1) / 2 = 0.875; c = relu(1.75 + 0.25) = 2.
+    def number(*values):
+        return torch.tensor(values, dtype=torch.float64)
+
+    states, last = fastgrnn(
+        number(0.5).view(1, 1, 1), w=number(2.0).view(1, 1), u=number(3.0).view(1, 1), gate_bias=number(-1.0),
+        update_bias=number(0.25), zeta=number(0.5), nu=number(0.125), start=number(0.25).view(1, 1),
+        gate="quant_sigm", update="relu",
+    )  # fmt: skip
+    assert last.item() == states.item() == 0.875 * 0.25 + (0.5 * 0.125 + 0.125) * 2.0
+
+
+def test_a_gate_that_is_shut_forgets_the_state():
+    eye, zero = torch.eye(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    states, last = fastgrnn(
+        torch.tensor([[[2.0], [2.0], [4.0]]], dtype=torch.float64), w=eye, u=0 * eye, gate_bias=zero - 100.0,
+        update_bias=zero, zeta=zero + 0.5, nu=zero, gate="sigmoid", update="relu",
+    )  # fmt: skip
+    # h = zeta * x, whatever h was.
+    assert states.flatten().tolist() == pytest.approx([1.0, 1.0, 2.0]) and last.item() == pytest.approx(2.0)

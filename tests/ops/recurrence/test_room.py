@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 import torch
 
 from softprune.ops.recurrence import room as module
@@ -40,3 +41,35 @@ def test_tensors_begin_with_a_cache_line_and_few_arrays_wait():
 
 def test_no_numbers_need_no_memory():
     assert room(0, 3).shape == (0, 3)
+
+
+@pytest.mark.parametrize(("wanted", "left"), [(1000, 0), (500, 0), (499, 1), (1001, 1)])
+def test_an_array_of_just_the_size_and_one_of_twice_that_are_taken(wanted, left):
+    module._waiting.clear()
+    waits = room(1000)
+    del waits
+    assert len(module._waiting) == 1
+    taken = room(wanted)
+    assert len(module._waiting) == left and taken.numel() == wanted
+
+
+def test_what_does_not_fit_goes_on_waiting_in_its_order():
+    module._waiting.clear()
+    made = [room(size) for size in (100, 1000, 10_000)]
+    del made[:]
+    gc.collect()
+    sizes = sorted(array.size for array in module._waiting)
+    assert sizes == [100, 1000, 10_000]
+    assert room(900).numel() == 900
+    gc.collect()
+    assert sorted(array.size for array in module._waiting) == sizes
+
+
+def test_very_large_arrays_are_given_back():
+    module._waiting.clear()
+    for count, kept in ((module.LARGEST // 4, 1), (module.LARGEST // 4 + 1, 1)):
+        waits = room(count)
+        del waits
+        gc.collect()
+        assert len(module._waiting) == kept, count
+    module._waiting.clear()
