@@ -276,7 +276,15 @@ def _managed_class(base: type, tensors: tuple[str, ...]) -> type:
             raise _no_parameter(name.removesuffix("_orig"))
         base.register_parameter(self, name, parameter)  # type: ignore[attr-defined]
 
-    body |= {"register_parameter": register_parameter}
+    def delete(self: nn.Module, name: str) -> None:
+        taken = name in self._parameters or name in self._buffers
+        base.__delattr__(self, name)  # type: ignore[attr-defined]
+        if taken and "parametrizations" in self._modules:
+            # torch's own parametrizations take a tensor away like this, and then put a property into the class: into
+            # one of its own, not into the one that this layer shares with others.
+            self.__class__ = _managed_class.__wrapped__(base, tuple(self.parametrizations))  # type: ignore[arg-type]
+
+    body |= {"register_parameter": register_parameter, "__delattr__": delete}
     body |= {"__reduce_ex__": reduce, "__setstate__": setstate, "_load_from_state_dict": load}
     body |= {"__prepare_scriptable__": refuse_script}  # which torch.jit.script asks first
     return meta(f"Parametrized{base.__name__}", (base, _Managed), body)

@@ -175,3 +175,9 @@ class Wide(nn.Module):
 def test_too_many_axes_and_unknown_operations_are_both_named(tmp_path):
     with pytest.raises(ValueError, match=r"(?s)7 axes.*at most 6.*aten\.flip"):
         assert_same(Wide(), tmp_path / "net.spx", (64,))
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d, nn.AvgPool2d])
+@pytest.mark.parametrize(("size", "window"), [((1, 6), (2, 2, 0)), ((1, 1), (3, 3, 0)), ((3, 1), (4, 3, 1))])
+def test_with_ceil_mode_the_only_window_may_stick_out(pool, size, window, tmp_path):
+    assert_same(nn.Sequential(pool(*window, ceil_mode=True)).eval(), tmp_path / "pool.spx", (3, *size))

@@ -111,7 +111,9 @@ def _pool(scope: _Scope) -> Shape:
     fields = (scope.pair("kernel"), scope.pair("stride"), scope.pair("padding"), dilation)
     for size, k, s, p, d in zip((h, w), *fields, strict=True):
         span = size + 2 * p - d * (k - 1) - 1
-        fits = span >= 0 and size > 0 and 2 * p <= k <= MAX_TAPS
+        # With ceil_mode a window may stick out, also the only one.
+        enough = span > -s if scope.op.fields["ceil_mode"] else span >= 0
+        fits = enough and size > 0 and 2 * p <= k <= MAX_TAPS
         scope.need(fits, f"kernel {k}, padding {p} do not fit a size of {size}")
         count = (-(-span // s) if scope.op.fields["ceil_mode"] else span // s) + 1
         # A window that begins behind the image and its front padding would see nothing.
