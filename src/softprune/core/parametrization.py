@@ -278,7 +278,8 @@ def _managed_class(base: type, tensors: tuple[str, ...]) -> type:
 
     def delete(self: nn.Module, name: str) -> None:
         taken = name in self._parameters or name in self._buffers
-        base.__delattr__(self, name)  # type: ignore[attr-defined]
+        plain: Any = base
+        plain.__delattr__(self, name)
         if taken and "parametrizations" in self._modules:
             # torch's own parametrizations take a tensor away like this, and then put a property into the class: into
             # one of its own, not into the one that this layer shares with others.
