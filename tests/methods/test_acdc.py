@@ -20,13 +20,6 @@ def test_the_phases_of_the_paper():
     assert compressed == wanted
 
 
-def test_a_step_at_a_border_begins_the_new_phase():
-    # (0.15 - 0.1) / 0.05 is a little less than 1.
-    alternate = Alternation()
-    turns = [step for step in range(1, 101) if alternate(step / 100) != alternate((step - 1) / 100)]
-    assert turns == [*range(10, 80, 5), 85]
-
-
 def test_it_always_ends_compressed_and_knows_only_two_states():
     for phases in (1, 2, 5):
         alternate = Alternation(0.2, 0.3, phases)

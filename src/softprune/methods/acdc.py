@@ -31,11 +31,9 @@ class Alternation:
             return 1.0
         if progress < self.warmup:
             return 0.0
-        # The last dense phase is twice as long as the others: the slots behind the last compressed one are two.
+        # The last dense phase is twice as long as the others.
         slot = (1.0 - self.final - self.warmup) / (2 * self.phases + 1)
-        # A step at the border begins the new phase, whichever way its share of the training was rounded.
-        number = int((progress - self.warmup) / slot + 1e-9)
-        return 1.0 if number % 2 == 0 and number < 2 * self.phases else 0.0
+        return 1.0 if int((progress - self.warmup) / slot) % 2 == 0 and progress < 1.0 - self.final - 2 * slot else 0.0
 
 
 @register("acdc")
