@@ -7,8 +7,15 @@ import tempfile
 from itertools import groupby
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
+
+# How long an example takes depends on what else the machine does, and is no property of the code.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 # Set for the processes of pytest-xdist, which inherit it, and for all that the tests start.
 HOME = "SOFTPRUNE_TESTS_HOME"

@@ -91,3 +91,10 @@ def test_foreign_and_corrupt_documents_are_refused(change, message):
         Profile.from_dict(PROFILE.to_dict() | change, origin="p.json")
     with pytest.raises(ValueError, match="holds a list where a profile object is needed"):
         Profile.from_dict([1])
+
+
+def test_numbers_without_a_floating_point_number_are_refused():
+    with pytest.raises(ValueError, match="w has more weights or multiply-adds than can be counted"):
+        TensorCost("w", (10**39,) * 30, 1)
+    with pytest.raises(ValueError, match="than can be counted"):
+        TensorCost("w", (2,), 10**400)

@@ -35,6 +35,7 @@ def test_binary_files_are_refused(tmp_path):
         ("[1]", "holds a JSON list, not an object"),
         ('{"a": NaN}', "contains NaN; only finite numbers"),
         ('{"a": -Infinity}', "contains -Infinity"),
+        ('{"a": -' + "9" * 5000 + "}", "contains an integer of 5001 digits, which is too large"),
         ('{"a": {"b": 1, "b": 2}}', "names 'b' twice"),
         ("[" * 100_000, "not valid JSON"),
     ],

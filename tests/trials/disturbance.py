@@ -86,6 +86,7 @@ def run(action: Callable[[], object], folder: Path, disturbance: Disturbance | N
     disturbance = disturbance or Disturbance()
     out, err, count = (folder.with_name(f"{folder.name}.{end}") for end in ("out", "err", "calls"))
     count.write_bytes(b"0")
+    err.write_bytes(b"")  # a child may be killed before it has opened it
     begun = time.perf_counter()
     child = os.fork()
     if child == 0:

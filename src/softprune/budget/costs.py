@@ -26,6 +26,11 @@ class TensorCost:
     shape: tuple[int, ...]
     macs: int
 
+    def __post_init__(self) -> None:
+        # Such numbers come from files, and have no floating point number.
+        if max(math.prod(self.shape), self.macs) >= 1 << 512:
+            raise ValueError(f"{self.name} has more weights or multiply-adds than can be counted")
+
     @property
     def params(self) -> int:
         """Number of weights."""

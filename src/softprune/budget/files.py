@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 
 # Of a text file that is read at once.
 MOST_BYTES = 64 << 20
+# Of an integer, so that it and some products of such still have a floating point number.
+MOST_DIGITS = 40
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -89,7 +91,7 @@ def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
 
 
 def parse_json(text: str, origin: str) -> dict[str, Any]:
-    """Read one JSON object; NaN, infinities, repeated keys and anything but an object are refused.
+    """Read one JSON object; NaN, infinities, endless integers, repeated keys and anything but an object are refused.
 
     Args:
         text: the file's content.
@@ -98,6 +100,11 @@ def parse_json(text: str, origin: str) -> dict[str, Any]:
 
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{origin} contains {constant}; only finite numbers are allowed")
+
+    def integer(digits: str) -> int:
+        if len(digits) > MOST_DIGITS:
+            raise ValueError(f"{origin} contains an integer of {len(digits)} digits, which is too large")
+        return int(digits)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -108,7 +115,7 @@ def parse_json(text: str, origin: str) -> dict[str, Any]:
         return found
 
     try:
-        data = json.loads(text, parse_constant=refuse, object_pairs_hook=once)
+        data = json.loads(text, parse_constant=refuse, parse_int=integer, object_pairs_hook=once)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{origin} is not valid JSON, perhaps it was cut short: {error}") from error
     if not isinstance(data, dict):
