@@ -28,6 +28,7 @@ check: $(READY)  ## lint, format, types, import contracts, assertion check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_assertions.py tests
+	$(BIN)/python tools/house.py --no-walks --check
 
 format: $(READY)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .

@@ -39,10 +39,10 @@ from torch import Tensor, nn
 
 import softprune
 from softprune import GMP, Sparsity, Units, constant
-from softprune.budget.table import to_json
-from softprune.deploy.runtime.cache import processor
-from softprune.deploy.runtime.library import library
-from softprune.deploy.runtime.race import race
+from softprune.budget.budget import to_json
+from softprune.deploy.bench.race import race
+from softprune.deploy.engine.library import library
+from softprune.deploy.engine.tune import processor
 
 LAYERS = ((1024, 1024), (768, 3072))  # outputs, inputs
 BLOCKS = ((1, 1), (4, 4), (16, 1), (16, 16), (32, 32))
@@ -151,7 +151,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="Sparse (BSR|CSR) tensor support is in beta")
     found = library()
     if found is None:
-        raise SystemExit("the kernels are not compiled: python -m softprune.deploy.runtime.build")
+        raise SystemExit("the kernels are not compiled: python -m softprune.deploy.engine.build")
     began, cells, commands = time.perf_counter(), [], ["python " + " ".join(sys.argv)]
     with torch.inference_mode(mode=False), torch.no_grad():
         for cell in measure(options):

@@ -23,7 +23,7 @@ import yaml
 
 from softprune import __version__
 from softprune.budget.budget import Budget
-from softprune.reporting.comparison import write_comparison
+from softprune.reporting.compare import write_comparison
 from softprune.train.config import RunConfig
 
 METHODS = {"str": {}, "gmp": {}, "gmp uniform": {"budget": "uniform"}, "st3": {}}

@@ -27,16 +27,15 @@ import torch
 from cells import markdown
 from numpy.typing import NDArray
 
-from softprune.budget.files import write_text
-from softprune.budget.table import to_json
+from softprune.budget.budget import to_json
 from softprune.deploy.export.c import CompiledC, compile_c, export_c
 from softprune.deploy.export.c.compiled import c_compiler
-from softprune.deploy.export.c.network import plain_classifier
-from softprune.deploy.export.c.normalisation import read_normalisation
-from softprune.deploy.export.c.quantisation import quantised
+from softprune.deploy.export.c.float_network import plain_classifier, read_normalisation
+from softprune.deploy.export.c.integer_network import quantised
 from softprune.nn import fold
+from softprune.records import write_text
 from softprune.train.config import RunConfig
-from softprune.train.plain import PlainNetwork, plain_network
+from softprune.train.network import PlainNetwork, plain_network
 from softprune.train.run import train
 
 WINDOWS = 256

@@ -16,7 +16,7 @@ import cells
 from cells import read_result, train_into
 from torch import nn
 
-from softprune.nn.resnet_cifar import resnet20
+from softprune.nn.resnet import resnet20
 
 RECIPE = "fashion-mnist/dense"
 RUNS = "runs/fashion"

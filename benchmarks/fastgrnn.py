@@ -34,10 +34,10 @@ import torch
 from racing import fastest, interval, race
 from torch import Tensor, nn
 
-from softprune.budget.table import to_json
+from softprune.budget.budget import to_json
 from softprune.nn import FastGRNN
 from softprune.ops.recurrence import fastgrnn_loop
-from softprune.ops.recurrence.library import library
+from softprune.ops.recurrence.fused import library
 
 BATCH = 100
 STEPS = 4  # of a turn

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 import softprune
 from softprune import GMP, STR, Budget, Flops, Units, profile, shrink, sparsify
-from softprune.core.goals.price import equal_density
+from softprune.goals.cost import equal_density
 from softprune.nn.small import small_cnn
-from softprune.train.data.mnist import FASHION_MNIST, read_mnist
-from softprune.train.data.samples import MemorySamples, balanced
+from softprune.train.data.digits import FASHION_MNIST, read_mnist
+from softprune.train.data.source import MemorySamples, balanced
 
 IMAGES, BATCH, RATE = 10_000, 128, 0.1
 EXAMPLE = torch.zeros(1, 1, 28, 28)

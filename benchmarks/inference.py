@@ -20,13 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from softprune.deploy.bench.comparison import contest
-from softprune.deploy.bench.job import Job
-from softprune.deploy.bench.network import input_shapes, write_files
-from softprune.deploy.bench.opponents import missing
-from softprune.deploy.bench.output import write_bench
-from softprune.deploy.runtime.bench import OURS
-from softprune.deploy.runtime.engine import load
+from softprune.deploy.bench.contest import contest, input_shapes, write_bench, write_files
+from softprune.deploy.bench.engines import Job, missing
+from softprune.deploy.bench.race import OURS
+from softprune.deploy.engine.engine import load
+from softprune.records import BenchKey as Key
 
 NETWORKS = (
     "resnet50/str-90.23",
@@ -105,18 +103,18 @@ def memory(spx: str, cell: Cell) -> dict[str, int] | None:
 
 def row(result: dict[str, Any]) -> str:
     """A line of the table."""
-    times = {engine: 1e3 * s["seconds"] for engine, s in result["engines"].items()}
-    ratio = result["ratios"].get(result["fastest other"])
-    cells = [result["network"], result["batch"], result["threads"], result["level"]]
+    times = {engine: 1e3 * s[Key.SECONDS] for engine, s in result[Key.ENGINES].items()}
+    ratio = result[Key.RATIOS].get(result[Key.FASTEST_OTHER])
+    cells = [result[Key.NETWORK], result[Key.BATCH], result[Key.THREADS], result[Key.LEVEL]]
     cells += [f"{times[engine]:.2f}" if engine in times else "" for engine in (OURS, *OTHERS)]
-    cells += [f"**{ratio['best']:.2f}** ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else ""]
-    return "| " + " | ".join(map(str, [*cells, f"{100 * result['share of the roofline']:.0f} %"])) + " |"
+    cells += [f"**{ratio[Key.BEST]:.2f}** ({ratio[Key.LOW]:.2f} to {ratio[Key.HIGH]:.2f})" if ratio else ""]
+    return "| " + " | ".join(map(str, [*cells, f"{100 * result[Key.ROOFLINE_SHARE]:.0f} %"])) + " |"
 
 
 def start_row(result: dict[str, Any]) -> str:
     """A line of the table of starts."""
-    cells = [result["network"], result["batch"], result["threads"]]
-    cells += [f"{result[f'{which} start']:.2f}" for which in ("first", "second")]
+    cells = [result[Key.NETWORK], result[Key.BATCH], result[Key.THREADS]]
+    cells += [f"{result[which]:.2f}" for which in Key.STARTS]
     held = result["memory"]
     cells += [f"{held['bytes'] / 1e6:.1f}", f"{held['bytes'] / held['allowance']:.2f}"]
     return "| " + " | ".join(map(str, cells)) + " |"

@@ -104,7 +104,7 @@ def time_all(runs: Path, done: list[Cell]) -> dict[str, float]:
     import torch
 
     from softprune import export, load
-    from softprune.deploy.runtime.race import race
+    from softprune.deploy.bench.race import race
     from softprune.train.trained import plain_weights
 
     calls, image = {}, torch.zeros(1, 1, 28, 28)
@@ -137,7 +137,7 @@ def read(runs: Path, cell: Cell, seconds: float) -> dict[str, Any]:
 
 def equal_accuracy(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """How long networks of goals in multiply-adds take at the accuracy of each goal in milliseconds."""
-    from softprune.budget.curve import isotonic
+    from softprune.budget.latency import isotonic
 
     other = sorted((r["measured"]["mean"], r["accuracy"]["mean"]) for r in rows if r["kind"] == "flops")
     times, accuracies = [t for t, _ in other], isotonic([a for _, a in other])

@@ -30,8 +30,8 @@ from softprune.methods.base import Method
 from softprune.nn.catalog import build
 from softprune.train.config import RunConfig
 from softprune.train.data import Epoch, Source, open_data
+from softprune.train.network import load_weights_, read_weights
 from softprune.train.run import resume, train
-from softprune.train.weights import load_weights_, read_weights
 
 LEVELS = (0.8, 0.9, 0.95, 0.98)
 BATCH, CALIBRATION, FEW = 128, 20, 1000

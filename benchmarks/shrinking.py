@@ -29,9 +29,9 @@ import torch
 from torch import Tensor, nn
 
 import softprune
-from softprune.budget.table import to_json
-from softprune.deploy.runtime.cache import processor
-from softprune.deploy.runtime.race import race
+from softprune.budget.budget import to_json
+from softprune.deploy.bench.race import race
+from softprune.deploy.engine.tune import processor
 from softprune.nn.catalog import NETWORKS, build
 
 # How channels die: see above. MobileNetV1 adds nothing to anything.

@@ -44,10 +44,12 @@ from torch import Tensor, nn
 
 import softprune
 from softprune import STR, Flops, Sparsity
-from softprune.budget.table import to_json
-from softprune.core.goals import bracket, candidate, sweep
-from softprune.core.goals.learner import learn, observe
-from softprune.core.goals.solver import solve
+from softprune.budget.budget import to_json
+from softprune.goals import scan as sweep
+from softprune.goals import select as bracket
+from softprune.goals import select as candidate
+from softprune.goals.learn import learn, observe
+from softprune.goals.solve import solve
 from softprune.nn.resnet import resnet50
 from softprune.nn.small import small_cnn
 

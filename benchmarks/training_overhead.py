@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 import softprune
-from softprune.budget.prunable import prunable_tensors
-from softprune.budget.table import to_json
+from softprune.budget.budget import to_json
+from softprune.budget.profiler import prunable_tensors
 from softprune.nn.resnet import resnet18
 
 BATCH = 64

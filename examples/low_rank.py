@@ -28,7 +28,7 @@ from torch import nn
 import softprune
 from softprune import STR, Sparsity, Units
 from softprune.nn import LowRankLinear
-from softprune.nn.folding import fold
+from softprune.nn.low_rank import fold
 from softprune.train.data.digits import Digits, load_digits
 
 BATCH = 64

@@ -16,7 +16,7 @@ were not searched. Run (a bit more than a minute of one core; --quick takes seco
 
     python examples/sparse_regression.py --seeds 20 --out benchmarks/results/sparse_regression.json
 
-With matplotlib (`pip install "softprune[report]"`) a figure is written beside the numbers, as .svg. Lasso and
+With matplotlib (`pip install matplotlib`) a figure is written beside the numbers, as .svg. Lasso and
 matching pursuit are scikit-learn's (`pip install 'softprune[digits]'`).
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 KEPT = {
-    "tuning": "from softprune.deploy.runtime.cache import folder; print(folder())",
+    "tuning": "from softprune.deploy.engine.tune import folder; print(folder())",
     "compiler": "from torch._inductor.runtime.cache_dir_utils import cache_dir; print(cache_dir())",
     "temporary": "import tempfile; print(tempfile.gettempdir())",
     "figures": "import matplotlib; print(matplotlib.get_cachedir()); print(matplotlib.get_configdir())",

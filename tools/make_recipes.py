@@ -10,7 +10,7 @@ import csv
 import sys
 from pathlib import Path
 
-from softprune.budget.files import write_text
+from softprune.records import write_text
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "softprune" / "train" / "recipe_data"
 TITLES = {"resnet50": "ResNet50", "mobilenetv1": "MobileNetV1"}

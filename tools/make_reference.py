@@ -9,9 +9,9 @@ import re
 import sys
 from pathlib import Path
 
-from softprune.budget.files import write_text
+from softprune.records import write_text
 from softprune.train.config.reference import key_table, section_table
-from softprune.train.recipes import RecipeInfo, recipes
+from softprune.train.config.run import RecipeInfo, recipes
 from softprune.train.sweep.config import SweepConfig
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import torch
 
+from softprune.budget.budget import ZOO_FORMAT as FORMAT
+from softprune.budget.budget import ZOO_VERSION as VERSION
+from softprune.budget.budget import to_json
 from softprune.budget.costs import Profile
-from softprune.budget.files import write_text
 from softprune.budget.profiler import profile
-from softprune.budget.published import FORMAT, VERSION
-from softprune.budget.table import to_json
 from softprune.nn.catalog import NETWORKS, build
+from softprune.records import write_text
 
 OUT = Path(__file__).resolve().parents[1] / "src" / "softprune" / "budget" / "zoo_data"
 # Rows of the tables that are not layers, in lower case.

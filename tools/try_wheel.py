@@ -16,8 +16,8 @@ NETWORK = Path(__file__).resolve().parents[1] / "tests" / "deploy" / "export" / 
 SCRIPT = """
 import sys, warnings
 import numpy as np
-from softprune.deploy.runtime import load
-from softprune.deploy.runtime.reference import run
+from softprune.deploy.engine import load
+from softprune.deploy.format.reference import run
 
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")

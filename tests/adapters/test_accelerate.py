@@ -18,7 +18,7 @@ from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 from softprune.ops import Exp
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 EPOCHS = 6
 

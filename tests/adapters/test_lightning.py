@@ -19,7 +19,7 @@ from softprune.methods import STR  # noqa: E402
 from softprune.ops import Exp  # noqa: E402
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning"),
+    pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*smaller than the logging interval"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec"),

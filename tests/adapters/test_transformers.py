@@ -32,7 +32,7 @@ from softprune.methods import STR  # noqa: E402
 from softprune.ops import Exp  # noqa: E402
 from softprune.train.data.digits import load_digits  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 METHOD = STR(s_init=-6.0)
 SAMPLES, BATCH, EPOCHS = 64, 16, 4

@@ -1,8 +1,8 @@
 import pytest
 
 from softprune import Budget, Profile
-from softprune.budget.comparison import Comparison, ComparisonRow, Totals
 from softprune.budget.costs import TensorCost
+from softprune.budget.show import Comparison, ComparisonRow, Totals
 
 PROFILE = Profile((TensorCost("a", (4, 2), 80), TensorCost("b", (2, 4), 8)), pool_macs=2)
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 import pytest
 
 from softprune import Budget, Filters, Flops, Params, Rank, Sparsity, uniform
-from softprune.budget.goals import require_reachable
+from softprune.goals.goal import require_reachable
 
 
 def test_sparsity():

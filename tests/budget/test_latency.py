@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import softprune
 from softprune import Budget, Flops, Latency, LatencyTable, Profile, erk, scaled, uniform
 from softprune.budget.costs import TensorCost
-from softprune.budget.curve import Curve, isotonic
-from softprune.budget.goals import checked_goal
-from softprune.budget.latency import LayerTime
+from softprune.budget.latency import Curve, LayerTime, isotonic
+from softprune.goals.goal import checked_goal
 
 DENSITIES = (0.01, 0.05, 0.1, 0.3, 1.0)
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from softprune import profile
-from softprune.budget.prunable import prunable_tensors
+from softprune.budget.profiler import prunable_tensors
 
 N, T = 3, 6  # batch and sequence length
 

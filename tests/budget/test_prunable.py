@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize, prune
 
-from softprune.budget.prunable import named_tensors, prunable_tensors
+from softprune.budget.profiler import named_tensors, prunable_tensors
 
 
 class Twice(nn.Module):

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from softprune import STR, Budget, Profile, Sparsity, sparsify
 from softprune.budget.costs import TensorCost
-from softprune.budget.sheet import MOST_ROWS, budget_sheet, profile_sheet
+from softprune.budget.show import MOST_ROWS, budget_sheet, profile_sheet
 
 HOSTILE = "<script>alert(1)</script>[red]&"
 CONV, FC = TensorCost("conv.weight", (8, 3, 3, 3), 21600), TensorCost("fc.weight", (10, 8), 80)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softprune import Profile
+from softprune.budget.budget import from_csv, to_csv, to_json
 from softprune.budget.costs import TensorCost
-from softprune.budget.table import from_csv, to_csv, to_json
 
 PROFILE = Profile((TensorCost("a.weight", (4, 2, 3, 3), 80), TensorCost("b.weight", (4,), 4)), 5, 32, 6)
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from softprune.methods import Method, register
-from softprune.methods.interval import due, refuse_too_long, require_interval
+from softprune.methods.masks import due, refuse_too_long, require_interval
 from softprune.ops import largest
 
 

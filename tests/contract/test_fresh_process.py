@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from resume import trial
+from fresh_resume import trial
 from safetensors.torch import load_file
 from tried import METHODS
 
-from softprune.testing.case import unequal
-from softprune.testing.trial import STEPS
+from softprune.testing.trial import STEPS, unequal
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def resumed(tmp_path_factory):
         first.train(STEPS // 2)
         first.sparsifier.save(folder / name)
         torch.save(first.optimizer.state_dict(), folder / name / "optimizer.pt")
-    worker = Path(__file__).with_name("resume.py")
+    worker = Path(__file__).with_name("fresh_resume.py")
     done = subprocess.run([sys.executable, worker, folder], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder

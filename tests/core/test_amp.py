@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 SCALE = 1024.0  # a power of two: scaling and unscaling are exact
 KINDS = [

@@ -13,7 +13,7 @@ from softprune.core.bake import bake
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 
 def _net():

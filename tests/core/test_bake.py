@@ -12,7 +12,7 @@ from softprune.core.bake import bake, managed_targets, remove
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 ALPHA = torch.sigmoid(torch.tensor([-2.0]))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from softprune.core.batchnorm import recalibrate_bn
+from softprune.core.bake import recalibrate_bn
 
 
 def net():

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from softprune.budget.budget import Budget
-from softprune.budget.files import write_whole
 from softprune.core.bake import bake
 from softprune.core.checkpoint import STATE_FILE
 from softprune.core.rule import Rule
@@ -21,8 +20,9 @@ from softprune.core.sparsify import sparsify
 from softprune.core.state_file import write_state
 from softprune.methods import STR
 from softprune.ops import Custom, Exp, Sigmoid, Softplus
+from softprune.records import write_whole
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 WORKER = Path(__file__).parents[1] / "integration" / "workers" / "resume.py"
 
@@ -409,7 +409,7 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path):
     path.write_text("old")
     code = (
         "import os, pathlib, signal, sys\n"
-        "from softprune.budget.files import write_whole\n"
+        "from softprune.records import write_whole\n"
         "def write(temporary):\n"
         "    temporary.write_text('half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

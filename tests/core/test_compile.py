@@ -12,7 +12,7 @@ from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 from softprune.ops import Exp, straight_through
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from softprune.core.groups import take_out
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 
 def _net():

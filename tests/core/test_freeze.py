@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from softprune.core.sparsify import sparsify
-from softprune.core.support import freeze_support
+from softprune.core.sparsify import freeze_support, sparsify
 from softprune.methods import STR
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 OPTIMIZERS = {
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.02, momentum=0.9, nesterov=True),

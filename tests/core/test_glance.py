@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from softprune.core.glance import Glance
+from softprune.core.hooks import Glance
 
 
 def threshold(value, grad, dtype=torch.float32):

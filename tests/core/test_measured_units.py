@@ -9,8 +9,7 @@ from torch import nn
 
 import softprune
 from softprune import GMP, Budget, Sparsity, Units, constant, sparsify
-from softprune.nn.folding import fold
-from softprune.nn.low_rank import LowRankLinear
+from softprune.nn.low_rank import LowRankLinear, fold
 
 
 def pruned(model: nn.Module, units: Units, share: float, **more: object) -> softprune.Sparsifier:

@@ -15,7 +15,7 @@ from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 from softprune.ops import Exp, Sigmoid
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 # Brings s from -7 to about -2 in 50 steps: from a dense network to one with many zeros.
 S_INIT, DECAY, LR, MOMENTUM, STEPS = -7.0, 0.05, 0.1, 0.9, 50

@@ -10,7 +10,7 @@ import softprune
 from softprune import GMP, STR, Params, Rank, Sparsity, Units, bake, sparsify
 from softprune.methods import RigL
 from softprune.nn import FastGRNNClassifier, LowRankConv2d, LowRankLinear
-from softprune.nn.folding import take_ranks_
+from softprune.nn.low_rank import take_ranks_
 
 X = torch.randn(4, 12, 5, generator=torch.Generator().manual_seed(0))
 

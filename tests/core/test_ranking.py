@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softprune.core.ranking import keep_largest
+from softprune.goals.select import keep_largest
 
 
 def places(masks):

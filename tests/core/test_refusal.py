@@ -8,8 +8,7 @@ from torch.nn.utils import parametrizations, prune, weight_norm
 
 from softprune.core.bake import bake, remove
 from softprune.core.rule import Rule
-from softprune.core.sparsify import sparsify
-from softprune.core.support import freeze_support
+from softprune.core.sparsify import freeze_support, sparsify
 from softprune.methods import STR
 
 

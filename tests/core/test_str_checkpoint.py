@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from softprune import Budget
-from softprune.core.str_checkpoint import read_str_checkpoint, write_sparse_weights
+from softprune.core.state_file import read_str_checkpoint, write_sparse_weights
 from softprune.nn import resnet20
 
 

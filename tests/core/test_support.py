@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from softprune.core.support import freeze_support
+from softprune.core.sparsify import freeze_support
 
 
 def sparse_net():

@@ -9,10 +9,9 @@ from torch import nn
 
 import softprune
 from softprune import GMP, STR, Rule, Sparsity, Units, sparsify
-from softprune.core.gate import gated
-from softprune.nn.folding import fold
-from softprune.nn.low_rank import LowRankLinear
+from softprune.nn.low_rank import LowRankLinear, fold
 from softprune.nn.small import small_cnn
+from softprune.structure.gates import gated
 
 X = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 

@@ -44,7 +44,7 @@ def compilation(**changes: Any) -> SimpleNamespace:
     """A module that compiles two libraries without compiling."""
     given = {"is_built": lambda: True, "arch_flags": list, "machine": lambda: "x86_64", **changes}
     libraries = []
-    for place in ("deploy/runtime/kernels.so", "ops/recurrence/recurrence.so"):
+    for place in ("deploy/engine/kernels.so", "ops/recurrence/recurrence.so"):
         file = ROOT.resolve() / "src" / "softprune" / place
         build = given.get("build", lambda file: file)
         libraries.append(SimpleNamespace(file=file, is_built=given["is_built"], build=partial(build, file)))
@@ -68,7 +68,7 @@ def test_a_wheel_with_kernels_is_for_one_platform_and_every_python(
     data, warnings = initialize(hook)
     assert data["tag"] == "py3-none-linux_x86_64" and data["pure_python"] is False
     assert data["artifacts"] == [
-        "/src/softprune/deploy/runtime/kernels.so",
+        "/src/softprune/deploy/engine/kernels.so",
         "/src/softprune/ops/recurrence/recurrence.so",
     ]
     assert not warnings

@@ -5,7 +5,7 @@ import json
 from frozen_text import assert_frozen
 
 from softprune.train.config import RunConfig, content_hash
-from softprune.train.recipes import recipes
+from softprune.train.config.run import recipes
 
 CHANGES = {
     "another seed": ["seed=3"],

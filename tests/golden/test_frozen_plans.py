@@ -23,7 +23,7 @@ from softprune import (
     sparsify,
     uniform,
 )
-from softprune.budget.table import to_csv
+from softprune.budget.budget import to_csv
 from softprune.methods import RigL, Static
 from softprune.nn import FastGRNNClassifier
 

@@ -39,7 +39,7 @@ def test_the_demo_ends_with_a_page_about_its_run(tmp_path):
 
 @pytest.mark.parametrize("columns", [60, 80, 160])
 def test_methods_are_listed_at_any_width(columns, monkeypatch):
-    monkeypatch.setattr("softprune.cli.methods.console", Console(width=columns))
+    monkeypatch.setattr("softprune.cli.training.console", Console(width=columns))
     lines = run("methods").splitlines()
     (rigl,) = (line for line in lines if line.startswith("rigl "))
     assert "given" in rigl and "budget" in rigl and "Evci et al. 2020" in rigl

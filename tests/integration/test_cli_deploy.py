@@ -9,11 +9,12 @@ import torch
 from typer.testing import CliRunner
 
 from softprune import load
-from softprune.cli import app, speed
+from softprune.cli import app
+from softprune.cli import bench as speed
 from softprune.cli.bench import print_bench
+from softprune.deploy.engine.library import library
 from softprune.deploy.export import from_pretrained, load_compressed
-from softprune.deploy.runtime.library import library
-from softprune.train.plain import plain_network
+from softprune.train.network import plain_network
 
 FORMATS = {
     "spx": "model.spx",
@@ -168,7 +169,7 @@ def test_bench_says_what_is_odd(capsys):
 
 def test_the_demo_prints_ratios(again, monkeypatch, capsys):
     monkeypatch.setattr(speed, "_measure", lambda spx, note: (measured(), measured()))
-    monkeypatch.setattr("softprune.deploy.runtime.library.library", lambda: object())
+    monkeypatch.setattr("softprune.deploy.engine.library.library", lambda: object())
     speed.show_speed(again)
     text = capsys.readouterr().out
     assert "this network on one thread: 1 ms, dense in onnxruntime 4 ms: 4.00 times as fast" in text
@@ -177,7 +178,7 @@ def test_the_demo_prints_ratios(again, monkeypatch, capsys):
 
 
 def test_the_demo_ends_well_without_kernels(again, monkeypatch, capsys):
-    monkeypatch.setattr("softprune.deploy.runtime.library.library", lambda: None)
+    monkeypatch.setattr("softprune.deploy.engine.library.library", lambda: None)
     speed.show_speed(again)
     assert "no times: the engine's kernels are not compiled here" in capsys.readouterr().out
     assert not (again / "latency.json").exists()
@@ -194,6 +195,6 @@ def test_the_demo_ends_well_if_timing_fails(again, monkeypatch, capsys):
         raise OSError("the process of onnxruntime ended with exit code -9")
 
     monkeypatch.setattr(speed, "_measure", broken)
-    monkeypatch.setattr("softprune.deploy.runtime.library.library", lambda: object())
+    monkeypatch.setattr("softprune.deploy.engine.library.library", lambda: object())
     speed.show_speed(again)
     assert "no times: the process of onnxruntime ended" in capsys.readouterr().out

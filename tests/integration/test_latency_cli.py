@@ -11,7 +11,7 @@ from softprune import Budget, Latency, LatencyTable, profile, uniform
 from softprune.budget.latency import LayerTime
 from softprune.cli import app
 from softprune.deploy.bench.latency import Effort
-from softprune.deploy.runtime.library import library
+from softprune.deploy.engine.library import library
 from softprune.nn.digits import digits_cnn
 from softprune.train.config import ConfigError, RunConfig
 

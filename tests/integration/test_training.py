@@ -14,7 +14,7 @@ from launch import torchrun
 
 from softprune import Budget
 from softprune.core.state_file import read_state
-from softprune.train.recipes import recipes
+from softprune.train.config.run import recipes
 from softprune.train.run_folder import RunFolder
 
 SHORT = ["epochs=4", "data.subset=640", "threads=1", "checkpoint.every_steps=3", "propose.push=2", "log.every_steps=1"]
@@ -112,7 +112,7 @@ def test_two_processes_hold_one_budget_under_each_strategy(tmp_path):
 @pytest.mark.parametrize("name", [info.name for info in recipes()])
 def test_every_recipe_dry_runs_without_data(name, capsys):
     from softprune.train.config import RunConfig
-    from softprune.train.rehearsal import rehearse
+    from softprune.train.dry_run import rehearse
 
     config = RunConfig.load(name)
     if config.model.weights is not None:

@@ -10,7 +10,7 @@ from torch import nn
 import softprune
 from softprune import Params, Rule, Sparsity, constant, uniform
 from softprune.methods import IMP
-from softprune.methods.remembered import Remembered
+from softprune.methods.masks import Remembered
 from softprune.methods.transforms import NestedMask
 
 TOTAL = 20

@@ -9,7 +9,7 @@ import softprune
 from softprune import Budget
 from softprune.methods import DPF, DSR, SET, SNFS, RigL
 from softprune.methods.base import Context
-from softprune.methods.interval import due, refuse_too_long, require_fraction
+from softprune.methods.masks import due, refuse_too_long, require_fraction
 
 
 def at(step, total_steps=20):

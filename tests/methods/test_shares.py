@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softprune.methods.shares import share_out
+from softprune.methods.masks import share_out
 
 
 def test_proportions_by_hand():

@@ -19,7 +19,7 @@ from softprune.methods.transforms import (
     Transform,
     threshold_dtype,
 )
-from softprune.methods.variational import Variational, VariationalMask
+from softprune.methods.vd import Variational, VariationalMask
 from softprune.ops import Backward, Sigmoid, annealed, straight_through
 
 NAN = math.nan

@@ -12,7 +12,7 @@ import softprune
 from softprune import Sparsity, constant, uniform
 from softprune.methods import VD
 from softprune.methods.base import Context
-from softprune.methods.variational import Variational, VariationalMask, divergence, divergence_slopes, log_alpha
+from softprune.methods.vd import Variational, VariationalMask, divergence, divergence_slopes, log_alpha
 
 TOTAL = 20
 

@@ -7,9 +7,8 @@ import pytest
 from folders import DENSITIES, PROFILE, TENSORS, write_run
 
 from softprune.budget.budget import Budget
-from softprune.reporting.charts import CHARTS, tells_something
-from softprune.reporting.layerwise import MOST_LINES, layer_macs, layer_sparsity, thresholds
-from softprune.reporting.rivals import rivals
+from softprune.reporting.charts import CHARTS, MOST_LINES, layer_macs, layer_sparsity, tells_something, thresholds
+from softprune.reporting.report import reference_budgets as rivals
 from softprune.reporting.run import Run, read_run
 
 

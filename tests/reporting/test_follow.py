@@ -10,8 +10,8 @@ import typer
 from folders import write_run
 from typer.testing import CliRunner
 
-from softprune.cli.reporting import report
-from softprune.reporting.follow import FollowServer, is_loopback
+from softprune.cli.report import report
+from softprune.reporting.page import FollowServer, is_loopback
 from softprune.reporting.report import load, report_page
 
 

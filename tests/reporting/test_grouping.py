@@ -5,11 +5,8 @@ import math
 import pytest
 from outcomes import write_benchmark, write_outcome
 
-from softprune.reporting.estimate import estimate, paired
-from softprune.reporting.grouping import sections
-from softprune.reporting.level import at_level, levels
-from softprune.reporting.outcome import read_outcome
-from softprune.reporting.run import find_runs
+from softprune.reporting.groups import at_level, estimate, levels, paired, sections
+from softprune.reporting.run import find_runs, read_outcome
 
 
 def read(folder):

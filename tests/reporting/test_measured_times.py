@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from softprune.reporting.latency import read_latency
 from softprune.reporting.report import report_page
 from softprune.reporting.run import read_run
 from softprune.reporting.summary import cards
+from softprune.reporting.times import read_times
 
 MakeRun = Callable[..., Path]
 
@@ -44,7 +44,7 @@ def read(tmp_path: Path, text: str | bytes) -> tuple[Any, list[str]]:
     path = tmp_path / "latency.json"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     problems: list[str] = []
-    return read_latency(path, problems), problems
+    return read_times(path, problems), problems
 
 
 def test_a_report_shows_standings_ratio_and_layers(make_run: MakeRun) -> None:
@@ -129,4 +129,4 @@ def test_strange_values_do_not_break_the_page(make_run: MakeRun) -> None:
 def test_a_folder_in_its_place_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "latency.json").mkdir()
     problems: list[str] = []
-    assert read_latency(tmp_path / "latency.json", problems) is None and "cannot be read" in problems[0]
+    assert read_times(tmp_path / "latency.json", problems) is None and "cannot be read" in problems[0]

@@ -10,9 +10,8 @@ import pytest
 from softprune.reporting.page import POLICY, SCRIPTS, STYLES, render
 from softprune.reporting.report import load, report_page, write_report
 from softprune.reporting.run import read_run
-from softprune.reporting.sizes import checkpoint, dense_bytes, packed_bytes, size_text
-from softprune.reporting.summary import cards, headline, verdict
-from softprune.reporting.tabular import Column, Table, shown, table_html
+from softprune.reporting.summary import cards, checkpoint, dense_bytes, headline, packed_bytes, size_text, verdict
+from softprune.reporting.tables import Column, Table, shown, table_html
 
 MakeRun = Callable[..., Path]
 HOSTILE = "<script>alert(1)</script>"
@@ -166,7 +165,6 @@ def test_a_wrong_budget_leaves_no_file(make_run: MakeRun, tmp_path: Path) -> Non
 
 
 def test_figures_are_written_beside(make_run: MakeRun, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     written = write_report([make_run()], tmp_path / "r.html", figures=tmp_path / "figures")
     assert tmp_path / "figures" / "layer_sparsity.svg" in written
     assert all(path.stat().st_size for path in written)

@@ -8,11 +8,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from softprune.reporting.chart import Axis, Chart, Mark, Series
+from softprune.reporting.charts import Axis, Chart, Mark, Series
 from softprune.reporting.svg import figure, figures, plot
-from softprune.reporting.svg.frame import framed, short_names
-from softprune.reporting.svg.paths import line, thinned
-from softprune.reporting.svg.scale import Scale, fitted, ticks
+from softprune.reporting.svg.axes import Scale, fitted, framed, short_names, ticks
+from softprune.reporting.svg.plot import line, thinned
 
 NAN, INF = float("nan"), float("inf")
 HOSTILE = "<script>alert('x')</script>\"&]]>"

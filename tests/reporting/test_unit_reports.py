@@ -10,17 +10,15 @@ from folders import write_run
 from rich.console import Console
 from unit_runs import write_unit_run
 
-from softprune.cli.run_view import frame
-from softprune.reporting.comparison import comparison_page
-from softprune.reporting.counting import configured_units
-from softprune.reporting.layer_table import layer_table, run_table
-from softprune.reporting.layerwise import layer_macs, layer_sparsity
-from softprune.reporting.outcome import read_outcome
+from softprune.cli.watch import frame
+from softprune.reporting.charts import layer_macs, layer_sparsity
+from softprune.reporting.compare import comparison_page
+from softprune.reporting.labels import configured_units
 from softprune.reporting.report import report_page
-from softprune.reporting.run import read_run
-from softprune.reporting.sizes import dense_bytes, packed_bytes
-from softprune.reporting.summary import cards, headline, verdict
-from softprune.reporting.watched import WatchedRun
+from softprune.reporting.run import read_outcome, read_run
+from softprune.reporting.summary import cards, dense_bytes, headline, packed_bytes, verdict
+from softprune.reporting.tables import layer_table, run_table
+from softprune.reporting.watch import WatchedRun
 
 
 def words(page: str) -> str:

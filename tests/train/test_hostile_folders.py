@@ -14,10 +14,10 @@ from safetensors import SafetensorError
 from torch import nn
 
 from softprune import STR, Budget, sparsify
-from softprune.budget.files import read_text, write_text
 from softprune.core.state_file import write_tensors
+from softprune.records import read_text, write_text
 from softprune.reporting.run import read_run
-from softprune.reporting.watched import WatchedRun
+from softprune.reporting.watch import WatchedRun
 from softprune.train.config import RunConfig
 from softprune.train.document import parse_yaml
 from softprune.train.run import resume, train

@@ -6,10 +6,9 @@ import pytest
 from torch import nn
 from torch.optim import SGD
 
-from softprune.core.forecasting.schedule import learning_rates
+from softprune.forecast.schedule import learning_rates
 from softprune.train.config import RunConfig, ScheduleConfig
-from softprune.train.learning_rate import learning_rate, schedule_function
-from softprune.train.length import stretch
+from softprune.train.schedule import learning_rate, schedule_function, stretch
 
 PAPER = ScheduleConfig(name="cosine", warmup_epochs=5, per="epoch")
 BASE = {

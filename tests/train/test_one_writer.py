@@ -10,13 +10,13 @@ import threading
 import pytest
 from test_run import Watcher, config, metrics
 
-from softprune.train.lock import LOCK, locked
 from softprune.train.run import resume, train
+from softprune.train.run_folder import LOCK, locked
 
 HOLD = """
 import sys
 from pathlib import Path
-from softprune.train.lock import locked
+from softprune.train.run_folder import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -11,14 +11,14 @@ from torch import nn
 from torch.optim import SGD
 
 from softprune.budget.profiler import profile
-from softprune.core.forecasting.forecast import forecast
-from softprune.core.forecasting.proposal import ENOUGH, propose
-from softprune.core.forecasting.trajectory import crossing, trajectory
+from softprune.forecast.forecast import forecast
+from softprune.forecast.propose import ENOUGH, propose
+from softprune.forecast.simulate import crossing, trajectory
 from softprune.nn.catalog import NETWORKS, build_on_meta
 from softprune.train.config import RunConfig
+from softprune.train.config.run import load_recipe, recipe_text, recipes
 from softprune.train.document import parse_yaml
-from softprune.train.learning_rate import schedule_function
-from softprune.train.recipes import load_recipe, recipe_text, recipes
+from softprune.train.schedule import schedule_function
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [recipe.name for recipe in recipes()]

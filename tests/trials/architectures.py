@@ -23,15 +23,14 @@ from random_networks import FAMILIES, Drawn
 from torch import Tensor, nn
 
 from softprune import Budget, Params, Sparsity, sparsify
-from softprune.budget.prunable import prunable_tensors
+from softprune.budget.profiler import prunable_tensors
 from softprune.core.sparsifier import Sparsifier
+from softprune.deploy.engine.engine import load
 from softprune.deploy.export import export
-from softprune.deploy.runtime.engine import load
 from softprune.methods import from_config, method_names
 from softprune.methods.base import Method
 from softprune.methods.registry import method_class
-from softprune.testing.case import same
-from softprune.testing.trial import evaluating, living
+from softprune.testing.trial import evaluating, living, same
 
 OUTCOMES = ("agreed", "no engine", "not finite", "not sparsified", "wrong", "unexpected", "memory")
 STEPS = 8

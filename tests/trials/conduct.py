@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from softprune import __version__
-from softprune.budget.files import write_text
-from softprune.deploy.runtime.cache import processor
+from softprune.deploy.engine.tune import processor
+from softprune.records import write_text
 
+# As given: tasks that run commands in this process change it.
+ARGV = tuple(sys.argv)
 # What ends a child that hangs.
 HANGS = (signal.SIGPROF, signal.SIGALRM)
 # Findings that are told one by one; of more of the same kind only the number.
@@ -211,7 +213,7 @@ class Book:
         for entry in self.groups.values():
             total.update(entry["outcomes"])
         return {
-            "command": f"python tests/trials/{Path(sys.argv[0]).name} " + " ".join(sys.argv[1:]),
+            "command": f"python tests/trials/{Path(ARGV[0]).name} " + " ".join(ARGV[1:]),
             "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "processor": processor(),
             "versions": {"softprune": __version__, "python": platform.python_version()},

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from softprune.deploy.runtime.build import LIBRARY, build, compiler
-from softprune.deploy.runtime.library import library
+from softprune.deploy.engine.build import LIBRARY, build, compiler
+from softprune.deploy.engine.library import library
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -44,8 +44,8 @@ import torch
 import torch.distributed as dist
 
 from softprune import __version__
-from softprune.budget.files import write_text
-from softprune.deploy.runtime.cache import processor
+from softprune.deploy.engine.tune import processor
+from softprune.records import write_text
 
 WORKERS = Path(__file__).parents[1] / "integration" / "workers"
 SHORT = ["digits/str", "epochs=2", "data.subset=320", "threads=1", "propose.push=2", "--quiet"]

@@ -25,28 +25,24 @@ from PIL import Image
 from sequence_files import wav, write_features
 
 from softprune import STR, sparsify
-from softprune.budget.files import parse_json
-from softprune.core.state_file import read_state, write_state
-from softprune.core.str_checkpoint import read_str_checkpoint
-from softprune.core.torch_file import read_torch_file
+from softprune.core.state_file import read_state, read_str_checkpoint, read_torch_file, write_state
 from softprune.deploy.export import from_pretrained, load_compressed, save_compressed
-from softprune.deploy.export.folder import save_pretrained
+from softprune.deploy.export.formats import save_pretrained
 from softprune.nn.catalog import build
+from softprune.records import parse_json
 from softprune.train.assembly import Assembly, assemble
 from softprune.train.checkpoints import Checkpoints, read_checkpoint, restore
 from softprune.train.config import RunConfig
-from softprune.train.data.cifar_files import PIXELS, _read_binary, _read_python
+from softprune.train.data.cifar import PIXELS, _read_binary, _read_python
+from softprune.train.data.files import Counts, read_idx, read_wav
 from softprune.train.data.har import FOLDER, SIGNALS, STEPS, read_har2
-from softprune.train.data.idx import read_idx
-from softprune.train.data.image import open_rgb
-from softprune.train.data.speech_features import read_features
-from softprune.train.data.verification import Counts
-from softprune.train.data.wav import read_wav
+from softprune.train.data.images import open_rgb
+from softprune.train.data.speech import read_features
 from softprune.train.document import write_yaml
-from softprune.train.length import stretch
+from softprune.train.network import read_weights
 from softprune.train.processes import Processes
+from softprune.train.schedule import stretch
 from softprune.train.trainer import Position
-from softprune.train.weights import read_weights
 
 ALONE = Processes(rank=0, world=1, device=torch.device("cpu"))
 TWO = Counts(train=(1, 1), test=(1, 1))
@@ -176,8 +172,8 @@ def _hub(seeds: Path) -> Iterator[Format]:
 
 def _study(seeds: Path) -> Iterator[Format]:
     try:
-        from softprune.train.sweep import storage
-        from softprune.train.sweep.joining import open_study
+        from softprune.train.sweep import study as storage
+        from softprune.train.sweep.folder import open_study
         from softprune.train.sweep.sweep import Sweep
     except ImportError:  # Optuna is an extra
         return

@@ -17,15 +17,16 @@ from fuzz_seeds import write_seeds
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.latency import LatencyTable, LayerTime
-from softprune.deploy.runtime import cache
-from softprune.deploy.runtime.engine import load
-from softprune.deploy.runtime.library import library
-from softprune.deploy.runtime.planner import build
-from softprune.deploy.runtime.tune import recall, remember
-from softprune.reporting.latency import LATENCY, read_latency
+from softprune.deploy.engine import tune
+from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.library import library
+from softprune.deploy.engine.planner import build
+from softprune.deploy.engine.tune import recall, remember
+from softprune.records import LATENCY
 from softprune.reporting.report import report_page
 from softprune.reporting.run import read_run
-from softprune.reporting.watched import WatchedRun
+from softprune.reporting.times import read_times
+from softprune.reporting.watch import WatchedRun
 from softprune.train.config import RunConfig
 from softprune.train.document import parse_yaml, write_yaml
 from softprune.train.run_folder import RunFolder
@@ -110,7 +111,7 @@ def text_formats(folder: Path) -> Iterator[Format]:
 
 
 def _budgets() -> Iterator[Format]:
-    from softprune.budget.table import to_csv
+    from softprune.budget.budget import to_csv
 
     yield Format("budget JSON", "json", tuple(b.to_json().encode() for b in BUDGETS), _read_budget_json, 140)
     csvs = tuple(to_csv(b.densities, b.profile).encode() for b in BUDGETS)
@@ -153,7 +154,7 @@ def _read_table(content: bytes, seed: int, folder: Path, dice: random.Random) ->
 
 def _read_bench(content: bytes, seed: int, folder: Path, dice: random.Random) -> str:
     problems: list[str] = []
-    read_latency(_placed(folder / LATENCY, content), problems)
+    read_times(_placed(folder / LATENCY, content), problems)
     return "noted" if problems else "read"
 
 
@@ -168,8 +169,8 @@ def _tuning(folder: Path) -> Format:
     engine = load(write_seeds(place, exported=False)[0], threads=1, tune=False)
     builder = build(engine.model, kernels, batch=1, threads=1)
     for step in builder.program.steps:
-        if step.site is not None:
-            step.settle(step.site.choices()[0])
+        if step.kernel is not None:
+            step.settle(step.kernel.choices()[0])
     remember(builder.program, "seed")
 
     def read(content: bytes, seed: int, folder: Path, dice: random.Random) -> str:
@@ -181,7 +182,7 @@ def _tuning(folder: Path) -> Format:
 
 def _read_cache(content: bytes, seed: int, folder: Path, dice: random.Random) -> str:
     _cached(content, folder)
-    return "refused" if cache.read("trial") is None else "read"
+    return "refused" if tune.read_results("trial") is None else "read"
 
 
 def _cached(content: bytes, folder: Path) -> None:

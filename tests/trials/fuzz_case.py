@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from spx_compare import reference
 
-from softprune.deploy.runtime.engine import Engine, load
-from softprune.deploy.runtime.library import library
-from softprune.deploy.runtime.planner import build
-from softprune.deploy.runtime.program import Plan
-from softprune.deploy.runtime.reference import convolution
-from softprune.deploy.runtime.shape import infer
-from softprune.deploy.runtime.tensorfile import product
-from softprune.deploy.runtime.tune import BANDS
+from softprune.deploy.engine.engine import Engine, load
+from softprune.deploy.engine.library import library
+from softprune.deploy.engine.plan import Plan
+from softprune.deploy.engine.planner import build
+from softprune.deploy.engine.tune import BANDS
+from softprune.deploy.format import images
+from softprune.deploy.format.ops import infer
+from softprune.deploy.format.storage import product
 
 BATCH = 2
 # Numbers of all values together, above which a file that was loaded is not run: it would only take long.
@@ -96,7 +96,7 @@ def compare_finite(engine: Engine, inputs: Arrays, results: dict[str, Arrays]) -
     """
     most = reference(engine, inputs)
     try:
-        with mock.patch.object(convolution, "product", _without_zeros):
+        with mock.patch.object(images, "product", _without_zeros):
             fewest = reference(engine, inputs)
     except _OrderError:
         return "by order"
@@ -121,8 +121,8 @@ def _by_chance(engine: Engine, inputs: Arrays, outputs: Arrays, dice: random.Ran
     builder = build(engine.model, kernels, batch=BATCH, threads=engine.threads)  # owns the buffers
     program = builder.program
     for step in program.steps:
-        if step.site is not None:
-            step.choose(dice.choice(step.site.choices()))
+        if step.kernel is not None:
+            step.choose(dice.choice(step.kernel.choices()))
     program.bands = {chain.start: dice.choice(BANDS) for chain in program.chains if dice.random() < 0.7}
     again: Arrays = [np.full_like(y, 9.0) for y in outputs]
     Plan(kernels, team, program).run([a.ctypes.data for a in (*inputs, *again)])

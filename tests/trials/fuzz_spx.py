@@ -31,8 +31,8 @@ from fuzz_mutations import MUTATIONS
 from fuzz_seeds import write_seeds
 
 from softprune import __version__
-from softprune.budget.files import write_text
-from softprune.deploy.runtime.build import build, compiler
+from softprune.deploy.engine.build import build, compiler
+from softprune.records import write_text
 
 LEVELS = ("avx512", "avx2", "portable")
 # Seconds after which a case hangs.

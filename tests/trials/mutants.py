@@ -66,7 +66,7 @@ WARM = (
 )
 # Folders of tests that are meant to find out about the rooms.
 TESTS = ("tests/ops", "tests/methods", "tests/core", "tests/contract", "tests/golden", "tests/budget")
-ROOMS = {"ops": "ops/", "methods": "methods/", "goals": "core/goals/"}
+ROOMS = {"ops": "ops/", "methods": "methods/", "goals": "goals/"}
 # Outcomes, as the file has them: one letter for each mutant, in the order of the source.
 KILLED, TIMEOUT, SURVIVED, UNTRIED = "ktsu"
 
@@ -76,13 +76,13 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     ("ops/g.py", "spread = AUTO_DEVIATIONS", "w.numel() > 1 -> w.numel() >= 1",
      "the deviation of one number is NaN, for which k is 1 as well"),
     ("ops/g.py", "spread = AUTO_DEVIATIONS", "0.0 -> 1.0", "k is 1 without a spread"),
-    ("ops/power.py", "least = torch.finfo", "torch.finfo(w.dtype).tiny * w.sign() -> ",
+    ("ops/threshold.py", "least = torch.finfo", "torch.finfo(w.dtype).tiny * w.sign() -> ",
      "signs are 1 or -1 where it is used: a weight of 0 lives only under a threshold of 0, and is then used as it is"),
     ("ops/recurrence/fused.py", "hidden = u.shape[0]", "0 -> 1", "u is square"),
     ("ops/recurrence/fused.py", "call = _call(", "0 -> 1", "u is square"),
-    ("ops/recurrence/loop.py", "h = projected.new_zeros", "0 -> 1", "u is square"),
+    ("ops/recurrence/fastgrnn.py", "h = projected.new_zeros", "0 -> 1", "u is square"),
     ("ops/recurrence/fused.py", "return (None,) * 8", "8 -> 9", "torch takes more of None than there are inputs"),
-    ("ops/recurrence/room.py", "break", "break -> continue", "it goes on asking an empty queue, three times more"),
+    ("ops/recurrence/fused.py", "break", "break -> continue", "it goes on asking an empty queue, three times more"),
     ("ops/threshold.py", "leak = leak if plain else leak.item()", "plain -> not plain",
      "a tensor leaks as much as the number in it; reading it is only quicker"),
     ("ops/threshold.py", "one_number = ", "1 -> 2", "without the shorter way for one number the longer gives the same"),
@@ -98,11 +98,11 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     ("ops/threshold.py", "return a.as_strided((a.numel(),)",
      "return (a.as_strided((a.numel(),), (1,)), b.as_strided((b.numel(),), (1,))) -> return None",
      "without the shorter way for channels last the longer gives the same"),
-    ("methods/shares.py", "got = dict.fromkeys(by, 0)", "0 -> 1", "each name is given its share further below"),
+    ("methods/masks.py", "got = dict.fromkeys(by, 0)", "0 -> 1", "each name is given its share further below"),
     ("methods/transforms.py", "ratios = ",
      "(w.double().abs() / alpha).nan_to_num(nan=0.0) -> (w.double().abs() / alpha).nan_to_num()",
      "0 is what it takes for NaN by itself"),
-    ("core/goals/bracket.py", "key = np.nan_to_num",
+    ("goals/select.py", "key = np.nan_to_num",
      "np.nan_to_num(np.concatenate(parts), nan=0.0, posinf=math.inf) -> np.nan_to_num(np.concatenate(parts), posinf",
      "0 is what it takes for NaN by itself"),
 )  # fmt: skip

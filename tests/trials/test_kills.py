@@ -16,7 +16,7 @@ import kills
 from disturbance import FAULTS, Disturbance, Ending, run
 from disturbed import Saving, WrongError, all_tasks, check_names, check_whole, check_words
 
-from softprune.budget.files import write_text
+from softprune.records import write_text
 
 
 def write_two(folder):

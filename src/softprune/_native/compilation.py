@@ -90,10 +90,10 @@ class NativeLibrary:
         }
 
 
-_RUNTIME = PACKAGE / "deploy" / "runtime"
+_ENGINE = PACKAGE / "deploy" / "engine"
 _RECURRENCE = PACKAGE / "ops" / "recurrence"
 
-ENGINE = NativeLibrary(_RUNTIME / f"kernels.{SUFFIX}", _RUNTIME / "kernels", ("cpu", "plan", "portable"))
+ENGINE = NativeLibrary(_ENGINE / f"kernels.{SUFFIX}", _ENGINE / "kernels", ("cpu", "plan", "portable"))
 RECURRENCE = NativeLibrary(
     _RECURRENCE / f"recurrence.{SUFFIX}",
     _RECURRENCE / "kernels",

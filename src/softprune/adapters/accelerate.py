@@ -11,10 +11,10 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from softprune.budget.files import parse_json, read_text, write_text
-from softprune.core.forecasting.schedule import learning_rates
 from softprune.core.groups import group_of
 from softprune.core.sparsifier import Sparsifier
+from softprune.forecast.schedule import learning_rates
+from softprune.records import parse_json, read_text, write_text
 
 try:
     from accelerate.accelerator import Accelerator

@@ -10,7 +10,7 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     if name == "zoo":
-        from softprune.budget.published import zoo
+        from softprune.budget.budget import zoo
 
         return zoo
     raise AttributeError(f"module 'softprune.budget' has no attribute {name!r}")

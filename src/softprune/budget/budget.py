@@ -1,26 +1,126 @@
 """A budget: how much of each tensor is kept. Needs no torch."""
 
+from __future__ import annotations
+
+import csv
+import io
+import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from softprune.budget import table
-from softprune.budget.comparison import Comparison, compare
-from softprune.budget.costs import Profile
-from softprune.budget.counted import WEIGHT, checked_units
-from softprune.budget.files import parse_json, read_text, require_format, write_text
-from softprune.budget.sheet import budget_sheet
+from softprune.budget.costs import Profile, TensorCost
+from softprune.budget.show import WEIGHT, Comparison, budget_sheet, checked_units, compare
+from softprune.records import BUDGET, parse_json, read_text, require_format, write_text
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+# The two texts of a budget: CSV for spreadsheets, JSON with one tensor per line. Needs no torch.
+
+
+COLUMNS = ("name", "density", "shape", "macs")
+# Rows that carry the fixed costs of a profile, so that a CSV loses nothing. No tensor has such a name.
+OTHER, POOL = "(other)", "(pool)"
+
+
+def to_csv(densities: Mapping[str, float], profile: Profile | None) -> str:
+    """Columns name, density and, with a profile, shape (``64x3x7x7``) and, if counted, macs."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if profile is None:
+        writer.writerow(COLUMNS[:2])
+        writer.writerows((name, repr(density)) for name, density in densities.items())
+        return text.getvalue()
+    width = 4 if profile.counted else 3
+    writer.writerow(COLUMNS[:width])
+    costs = {t.name: t for t in profile}
+    for name, density in densities.items():
+        if name not in costs:
+            raise ValueError(f"{name} is not in the attached profile; a CSV needs the cost of every tensor")
+        row = (name, repr(density), "x".join(map(str, costs[name].shape)), costs[name].macs)
+        writer.writerow(row[:width])
+    writer.writerow((OTHER, 1.0, profile.other_params, profile.other_macs)[:width])
+    writer.writerow((POOL, 1.0, 0, profile.pool_macs)[:width])
+    return text.getvalue()
+
+
+def from_csv(text: str, *, origin: str) -> tuple[dict[str, float], Profile | None]:
+    """Read what :func:`to_csv` writes; the fixed-cost rows may be missing."""
+    rows = csv.DictReader(io.StringIO(text), strict=True)
+    try:
+        header = tuple(rows.fieldnames or ())
+    except csv.Error as error:
+        raise ValueError(f"{origin} has no header that can be read: {error}") from error
+    if header not in (COLUMNS, COLUMNS[:3], COLUMNS[:2]):
+        raise ValueError(f"{origin} has columns {', '.join(header) or 'none'}; needed are name,density[,shape[,macs]]")
+    densities: dict[str, float] = {}
+    costs: list[TensorCost] = []
+    fixed = {OTHER: (0, 0), POOL: (0, 0)}
+    try:
+        for row in rows:
+            where = f"{origin}, line {rows.line_num}"
+            if None in row or None in row.values():
+                raise ValueError(f"{where} needs {len(header)} cells")
+            name = row["name"]
+            if name in fixed:
+                fixed[name] = (_whole(row.get("shape", "0"), where), _whole(row.get("macs", "0"), where))
+                continue
+            if not name or name in densities:
+                raise ValueError(f"{where} has {'no name' if not name else f'{name} a second time'}")
+            densities[name] = _density(row["density"], where)
+            if "shape" in row:
+                shape = tuple(_whole(size, where) for size in row["shape"].split("x"))
+                costs.append(TensorCost(name, shape, _whole(row.get("macs", "0"), where)))
+    except csv.Error as error:
+        raise ValueError(f"{origin}, line {rows.line_num}: {error}") from error
+    if not densities:
+        raise ValueError(f"{origin} lists no tensor")
+    if not costs:
+        return densities, None
+    (other_params, other_macs), (_, pool_macs) = fixed[OTHER], fixed[POOL]
+    return densities, Profile(tuple(costs), other_macs, pool_macs, other_params, counted=header == COLUMNS)
+
+
+def to_json(document: dict[str, Any]) -> str:
+    """Indented JSON; short objects and lists of numbers stay on one line, so that a diff shows tensors."""
+    return _json(document, "") + "\n"
+
+
+def _json(value: Any, indent: str) -> str:
+    inner = indent + " "
+    one_line = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    numbers = isinstance(value, list) and all(isinstance(v, int | float) for v in value)
+    if not isinstance(value, dict | list) or numbers or len(one_line) + len(indent) <= 100:
+        return one_line
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(inner + _json(v, inner) for v in value) + f"\n{indent}]"
+    pairs = (f"{inner}{json.dumps(k, ensure_ascii=False)}: {_json(v, inner)}" for k, v in value.items())
+    return "{\n" + ",\n".join(pairs) + f"\n{indent}}}"
+
+
+def _density(cell: str, where: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise ValueError(f"{where}: density {cell!r} is not a number") from None
+
+
+def _whole(cell: str, where: str) -> int:
+    if not cell.strip().isdecimal():
+        raise ValueError(f"{where}: {cell!r} is not a whole number >= 0")
+    return int(cell)
+
+
 FORMAT = "softprune-budget"
 VERSION = 1
-RUN_FILE = "budget.json"  # the budget of a run folder
 
 
 @dataclass(frozen=True)
@@ -71,7 +171,7 @@ class Budget(Mapping[str, float]):
         """The fraction of zeros in one tensor."""
         return 1.0 - self.densities[name]
 
-    def with_profile(self, profile: Profile) -> "Budget":
+    def with_profile(self, profile: Profile) -> Budget:
         """The same budget with ``profile`` attached, after :meth:`validate`."""
         self.validate(profile)
         return replace(self, profile=profile)
@@ -124,11 +224,11 @@ class Budget(Mapping[str, float]):
         if faults:
             raise ValueError("the budget does not fit:\n  " + "\n  ".join(faults))
 
-    def difference(self, other: "Budget") -> dict[str, float]:
+    def difference(self, other: Budget) -> dict[str, float]:
         """Density here minus density there, for every tensor; both need the same names."""
         return {row.name: row.density_a - row.density_b for row in self.compare(other).rows}
 
-    def compare(self, other: "Budget") -> Comparison:
+    def compare(self, other: Budget) -> Comparison:
         """Both budgets side by side with totals, ready for a table."""
         return compare(self, other)
 
@@ -139,11 +239,11 @@ class Budget(Mapping[str, float]):
         if Path(path).suffix == ".csv":
             if self.units != WEIGHT:
                 raise ValueError(f"a CSV has no place for what is counted, {self.units}: save it as .json")
-            return write_text(path, table.to_csv(self.densities, self.profile))
+            return write_text(path, to_csv(self.densities, self.profile))
         raise ValueError(f"a budget is saved as .json or .csv, got {os.fspath(path)!r}")
 
     @classmethod
-    def load(cls, where: str | os.PathLike[str]) -> "Budget":
+    def load(cls, where: str | os.PathLike[str]) -> Budget:
         """Read a ``.json`` or ``.csv`` file, a run folder, or a published budget by name.
 
         Args:
@@ -151,19 +251,18 @@ class Budget(Mapping[str, float]):
         """
         path = Path(where)
         if path.is_dir():
-            path = path / RUN_FILE
+            path = path / BUDGET
         if path.is_file() or path.suffix in (".json", ".csv"):
             return cls._from_file(path)
-        from softprune.budget.published import published  # here, because the zoo is made of budgets
 
         return published(os.fspath(where))
 
     @classmethod
-    def _from_file(cls, path: Path) -> "Budget":
+    def _from_file(cls, path: Path) -> Budget:
         text = read_text(path)
         if path.suffix != ".csv":
             return cls.from_json(text, origin=str(path))
-        densities, profile = table.from_csv(text, origin=str(path))
+        densities, profile = from_csv(text, origin=str(path))
         return _checked(cls(densities, profile), str(path))
 
     def to_json(self) -> str:
@@ -177,10 +276,10 @@ class Budget(Mapping[str, float]):
             "densities": dict(self.densities),
             "profile": self.profile.to_dict() if self.profile else None,
         }
-        return table.to_json(document)
+        return to_json(document)
 
     @classmethod
-    def from_json(cls, text: str, *, origin: str = "budget") -> "Budget":
+    def from_json(cls, text: str, *, origin: str = "budget") -> Budget:
         """Read the JSON document; ``origin`` names the file in a message."""
         data = parse_json(text, origin)
         require_format(data, FORMAT, version=VERSION, origin=origin)
@@ -201,7 +300,7 @@ class Budget(Mapping[str, float]):
     def _repr_html_(self) -> str:
         return budget_sheet(self).html()
 
-    def __rich__(self) -> "Table":
+    def __rich__(self) -> Table:
         return budget_sheet(self).rich()
 
     def _sparsity(self, names: tuple[str, ...]) -> float:
@@ -223,3 +322,65 @@ def _checked(budget: Budget, origin: str) -> Budget:
     except ValueError as error:
         raise ValueError(f"{origin}: {error}") from error
     return budget
+
+
+# The paper's budgets, ready to load. Needs no torch.
+
+
+ZOO_FORMAT = "softprune-zoo"
+ZOO_VERSION = 1
+NETWORKS = ("resnet50", "mobilenetv1")  # one data file each
+
+
+@dataclass(frozen=True)
+class ZooEntry:
+    """One published budget: its name for ``Budget.load``, and what it is."""
+
+    name: str
+    network: str
+    method: str
+    sparsity: float
+    note: str
+
+
+def zoo() -> list[ZooEntry]:
+    """All published budgets.
+
+    Example:
+        >>> [entry.name for entry in zoo() if entry.network == "mobilenetv1"]
+        ['mobilenetv1/str-89.01', 'mobilenetv1/gmp-89.03']
+    """
+    return [
+        ZooEntry(f"{network}/{short}", network, record["method"], budget.overall, record["note"])
+        for network in NETWORKS
+        for short, (record, budget) in _network(network).items()
+    ]
+
+
+def published(name: str) -> Budget:
+    """The budget called ``name``, such as ``"resnet50/str-90.23"``, with its profile attached."""
+    network, _, short = name.partition("/")
+    if network in NETWORKS and short in _network(network):
+        return _network(network)[short][1]
+    names = [entry.name for entry in zoo()]
+    near = get_close_matches(name, names, n=4, cutoff=0.5) or [n for n in names if n.startswith(network + "/")]
+    hint = f"near it: {', '.join(near)}" if near else f"the networks are {', '.join(NETWORKS)}"
+    raise ValueError(
+        f"{name!r} is neither a .json or .csv file, nor a folder, nor a published budget; {hint}. "
+        "softprune.budget.zoo() lists all published budgets"
+    )
+
+
+@cache
+def _network(network: str) -> dict[str, tuple[dict[str, Any], Budget]]:
+    file = resources.files("softprune.budget") / "zoo_data" / f"{network}.json"
+    data = parse_json(file.read_text(encoding="utf-8"), file.name)
+    require_format(data, ZOO_FORMAT, version=ZOO_VERSION, origin=file.name)
+    profile = Profile.from_dict(data["profile"], origin=file.name)
+    return {
+        short: (
+            record,
+            Budget(dict(zip(profile.names, record["densities"], strict=True)), profile, f"{network}/{short}"),
+        )
+        for short, record in data["budgets"].items()
+    }

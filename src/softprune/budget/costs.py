@@ -1,5 +1,7 @@
 """What a network costs: weights and multiply-adds, tensor by tensor. Needs no torch."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,8 +10,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from softprune.budget.files import require_format
-from softprune.budget.sheet import profile_sheet
+from softprune.budget.show import profile_sheet
+from softprune.records import require_format
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -123,7 +125,7 @@ class Profile:
         chosen = {name for found in hits.values() for name in found}
         return tuple(name for name in self.names if name in chosen)
 
-    def only(self, names: Iterable[str]) -> "Profile":
+    def only(self, names: Iterable[str]) -> Profile:
         """The same network with rows for ``names`` alone; what the others cost becomes fixed cost."""
         wanted = set(names)
         if unknown := sorted(wanted - set(self.names)):
@@ -140,7 +142,7 @@ class Profile:
     def _repr_html_(self) -> str:
         return profile_sheet(self).html()
 
-    def __rich__(self) -> "Table":
+    def __rich__(self) -> Table:
         return profile_sheet(self).rich()
 
     def to_dict(self) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class Profile:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], *, origin: str = "profile") -> "Profile":
+    def from_dict(cls, data: Mapping[str, Any], *, origin: str = "profile") -> Profile:
         """Read the JSON form; ``origin`` names the file in a message."""
         if not isinstance(data, Mapping):
             raise ValueError(f"{origin} holds a {type(data).__name__} where a profile object is needed")

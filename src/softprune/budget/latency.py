@@ -1,4 +1,4 @@
-"""A table of measured times: how long each layer takes at each density. Needs no torch."""
+"""A curve: the time of one layer as a function of its density. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,17 +6,106 @@ import hashlib
 import json
 import math
 import os
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from softprune.budget.budget import Budget
-from softprune.budget.curve import Curve
-from softprune.budget.files import parse_json, read_text, require_format, write_text
-from softprune.budget.table import to_json
+from softprune.budget.budget import Budget, to_json
+from softprune.records import parse_json, read_text, require_format, write_text
+
+# How far up to the dense time the sparse kernel is taken to be the faster one.
+BEND = 0.9
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A function that is linear between its knots and never falls; the first knot is at density 0, the last at 1.
+
+    Args:
+        densities: of the knots, rising.
+        seconds: at each of them.
+    """
+
+    densities: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def through(cls, densities: Sequence[float], seconds: Sequence[float]) -> Curve:
+        """The curve of measured points.
+
+        A layer with more weights is not faster, so points that fall are noise: they are replaced by the rising ones
+        that are closest in the mean of squares (isotonic regression). Beyond the outermost points the curve goes on
+        with the slope that it has there, never below 0.
+
+        An engine computes a layer with few zeros by a dense kernel, whose time does not depend on them. So where the
+        last point is at density 1 and the curve rises more slowly before it, it goes on with the slope that it had
+        for nine tenths of the way up to the dense time, and covers the rest slowly: a curve that still rises lets a
+        total that falls bit by bit take weights bit by bit.
+
+        Args:
+            densities: rising, in (0, 1], two at least.
+            seconds: as many.
+
+        Example:
+            >>> Curve.through((0.5, 1.0), (3.0, 4.0))
+            Curve(densities=(0.0, 0.5, 1.0), seconds=(2.0, 3.0, 4.0))
+            >>> Curve.through((0.1, 0.5, 1.0), (2.0, 1.0, 4.0)).seconds
+            (1.5, 1.5, 1.5, 4.0)
+            >>> Curve.through((0.2, 0.4, 1.0), (2.0, 4.0, 5.0))
+            Curve(densities=(0.0, 0.2, 0.4, 0.49, 1.0), seconds=(0.0, 2.0, 4.0, 4.9, 5.0))
+        """
+        x, y = _with_bend(list(densities), isotonic(seconds))
+        first = max(0.0, y[0] - x[0] * (y[1] - y[0]) / (x[1] - x[0]))
+        x, y = [0.0, *x], [first, *y]
+        if x[-1] < 1.0:
+            y.append(y[-1] + (1.0 - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2]))
+            x.append(1.0)
+        return cls(tuple(x), tuple(y))
+
+    def __call__(self, density: float) -> float:
+        """The seconds at a density in [0, 1]."""
+        place = min(max(bisect_right(self.densities, density), 1), len(self.densities) - 1)
+        left, right = self.densities[place - 1 : place + 1]
+        share = (density - left) / (right - left)
+        return (1.0 - share) * self.seconds[place - 1] + share * self.seconds[place]
+
+
+def _with_bend(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
+    """The points with one more, from which on the dense kernel is the faster one."""
+    if len(x) < 3 or x[-1] < 1.0 or y[-1] <= y[-2]:
+        return x, y
+    slope = (y[-2] - y[-3]) / (x[-2] - x[-3])
+    rise = BEND * (y[-1] - y[-2])
+    bend = x[-2] + rise / slope if slope > 0 else 1.0
+    # Without a clear bend it is a straight line.
+    if not x[-2] < bend < x[-2] + BEND * (1.0 - x[-2]):
+        return x, y
+    return [*x[:-1], bend, 1.0], [*y[:-1], y[-2] + rise, y[-1]]
+
+
+def isotonic(values: Sequence[float]) -> list[float]:
+    """The rising sequence that is closest in the mean of squares: neighbours that fall are given their mean.
+
+    Example:
+        >>> isotonic([1.0, 4.0, 2.0, 3.0, 5.0])
+        [1.0, 3.0, 3.0, 3.0, 5.0]
+    """
+    pools: list[tuple[float, int]] = []  # sum and number
+    for value in values:
+        pool = (value, 1)
+        while pools and pools[-1][0] / pools[-1][1] >= pool[0] / pool[1]:
+            total, count = pools.pop()
+            pool = (total + pool[0], count + pool[1])
+        pools.append(pool)
+    return [total / count for total, count in pools for _ in range(count)]
+
+
+# A table of measured times: how long each layer takes at each density. Needs no torch.
+
 
 FORMAT = "softprune-latency"
 VERSION = 1
@@ -191,7 +280,6 @@ class LatencyTable:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, origin: str = "table of times") -> LatencyTable:
         """Read the JSON form; ``origin`` names the file in a message."""
-        from softprune.budget.latency_file import read_table  # here, because it makes these
 
         require_format(dict(data), FORMAT, version=VERSION, origin=origin)
         return read_table(data, origin=origin)
@@ -211,3 +299,70 @@ class LatencyTable:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
+
+
+# Tables of times as they are read: nothing in a file is believed. Needs no torch.
+
+
+def read_table(data: Mapping[str, Any], *, origin: str) -> LatencyTable:
+    """A table from its JSON form.
+
+    Args:
+        data: the document.
+        origin: names the file in a message.
+
+    Raises:
+        ValueError: for anything that is not as it must be.
+    """
+    rows = data.get("layers")
+    if not isinstance(rows, list):
+        raise ValueError(f"{origin} has no list 'layers'")
+    try:
+        return LatencyTable(
+            tuple(_layer(row, number) for number, row in enumerate(rows)),
+            fixed=_number(data.get("fixed"), "fixed"),
+            processor=_text(data.get("processor"), "processor"),
+            level=_text(data.get("level"), "level"),
+            threads=_count(data.get("threads"), "threads"),
+            batch=_count(data.get("batch"), "batch"),
+        )
+    except ValueError as error:
+        raise ValueError(f"{origin}: {error}") from error
+
+
+def _layer(row: Any, number: int) -> LayerTime:
+    where = f"layer {number}"
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{where} needs a name, a shape, densities and seconds, got {row!r}")
+    name = _text(row.get("name"), f"the name of {where}")
+    lists = {key: row.get(key) for key in ("shape", "densities", "seconds")}
+    if wrong := [key for key, value in lists.items() if not isinstance(value, list)]:
+        raise ValueError(f"{name} needs a list {wrong[0]!r}, got {lists[wrong[0]]!r}")
+    shape, densities, seconds = (list(value or ()) for value in lists.values())
+    return LayerTime(
+        name,
+        tuple(_count(size, f"shape of {name}") for size in shape),
+        tuple(_number(value, f"density of {name}") for value in densities),
+        tuple(_number(value, f"seconds of {name}") for value in seconds),
+    )
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{what} must be a number, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{what} is too large a number") from None
+
+
+def _count(value: Any, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{what} must be a whole number of 1 or more, got {value!r}")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{what} must be a text, got {value!r}")
+    return value

@@ -1,22 +1,315 @@
-"""Profile a model: run it once and count what each tensor costs."""
+"""What the tensors of a model cost: which are prunable, and the multiply-adds of each, counted in a run that leaves
+the model exactly as it was.
+"""
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any
+from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.counter import MacCounter
-from softprune.budget.prunable import (
-    PrunableTensor,
-    first_names,
-    named_tensors,
-    parametrization,
-    prunable_tensors,
+from softprune.ops.recurrence.fused import OPERATOR as _RECURRENCE
+
+# Which tensors of a model are prunable, found by module type.
+
+
+# Module type -> names of its weight tensors. MultiheadAttention's output projection is a Linear of its
+# own; recurrent modules number their tensors by layer and are asked for them.
+_LAYERS = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag),
 )
-from softprune.budget.sandbox import sandbox
+_ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+@dataclass(frozen=True)
+class PrunableTensor:
+    """One prunable tensor: its name, where it lives, and the Parameter that is trained.
+
+    ``name`` is the plain attribute path (``conv.weight``) also while the tensor is parametrized;
+    ``parameter`` is then the tensor before the parametrization.
+    """
+
+    name: str
+    module: nn.Module
+    tensor: str
+    parameter: nn.Parameter
+
+
+def prunable_tensors(model: nn.Module) -> list[PrunableTensor]:
+    """The weights of convolutions, linear, bilinear, embedding, attention and recurrent modules.
+
+    A Parameter of several modules (tied weights) is listed under each name; a module used twice is
+    listed once. Left out are weights
+    that are no Parameter: those computed by hooks (``torch.nn.utils.prune``, the old
+    ``weight_norm``) or from several originals (``parametrizations.weight_norm``).
+
+    Returns:
+        The tensors in the order of ``model.named_modules()``.
+
+    Example:
+        >>> from torch import nn
+        >>> [t.name for t in prunable_tensors(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))]
+        ['0.weight']
+    """
+    found = []
+    for path, module in model.named_modules():
+        for tensor in weight_names(module):
+            parameter = _parameter(module, tensor)
+            if parameter is not None:
+                found.append(_checked(path, module, tensor, parameter))
+    return found
+
+
+def parametrization(module: nn.Module, tensor: str) -> parametrize.ParametrizationList | None:
+    """The parametrization of one tensor of ``module``, if it has one."""
+    found = module._modules.get("parametrizations")
+    if isinstance(found, nn.ModuleDict) and tensor in found:
+        transforms = found[tensor]
+        return transforms if isinstance(transforms, parametrize.ParametrizationList) else None
+    return None
+
+
+def named_tensors(model: nn.Module, names: Sequence[str]) -> list[PrunableTensor]:
+    """The parameters called ``names``, of any module type, in the given order."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    found, unknown = [], []
+    for name in names:
+        path, _, tensor = name.rpartition(".")
+        parameter = _parameter(modules[path], tensor) if path in modules else None
+        if parameter is None:
+            unknown.append(name)
+        else:
+            found.append(_checked(path, modules[path], tensor, parameter))
+    if unknown:
+        raise ValueError(f"the model has no parameter {', '.join(unknown)}; names are attribute paths like 'fc.weight'")
+    return found
+
+
+def weight_names(module: nn.Module) -> Sequence[str]:
+    """The attributes of one module that hold its weights, whatever is behind them."""
+    if isinstance(module, _LAYERS):
+        return ("weight",)
+    if isinstance(module, nn.MultiheadAttention):
+        return _ATTENTION
+    if isinstance(module, nn.RNNBase):
+        return [name for name in module._flat_weights_names if name.startswith("weight_")]
+    if isinstance(module, nn.RNNCellBase):
+        return ("weight_ih", "weight_hh")
+    return ()
+
+
+def _parameter(module: nn.Module, tensor: str) -> nn.Parameter | None:
+    transforms = parametrization(module, tensor)
+    if transforms is None:
+        return module._parameters.get(tensor)
+    return transforms._parameters.get("original")
+
+
+def _checked(path: str, module: nn.Module, tensor: str, parameter: nn.Parameter) -> PrunableTensor:
+    name = f"{path}.{tensor}" if path else tensor
+    if is_lazy(parameter):
+        raise ValueError(f"{name} has no shape yet: run the model once so that its lazy modules are made")
+    return PrunableTensor(name, module, tensor, parameter)
+
+
+def first_names(tensors: Sequence[PrunableTensor]) -> list[PrunableTensor]:
+    """One entry for each Parameter: of tied tensors the first name stays."""
+    seen: dict[nn.Parameter, PrunableTensor] = {}
+    for entry in tensors:
+        seen.setdefault(entry.parameter, entry)
+    return list(seen.values())
+
+
+# Run a model once for measurement and leave it exactly as it was.
+
+
+@contextmanager
+def sandbox(model: nn.Module) -> Iterator[None]:
+    """Within: evaluation mode, no gradients, and only paths that are made of plain products.
+
+    Fused kernels (attention, recurrence) hide their products from a dispatch mode, so they are
+    switched off. Training flags, buffers, random state and switches are restored, also after an error.
+    """
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=sorted(devices, key=str)))
+        backends: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
+        for backend in backends:
+            # Not their flags(): it also sets, and warns about, options that are none of our business.
+            stack.callback(setattr, backend, "enabled", backend.enabled)
+            backend.enabled = False
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        if "torch._dynamo" in sys.modules:  # importing it takes seconds, and without it nothing is compiled
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(torch.no_grad())
+        stack.callback(_restore_modes, [(m, m.training) for m in model.modules()])
+        stack.callback(_restore_buffers, _saved_buffers(model))
+        model.eval()
+        # Casts cached by an enclosing autocast would hide which weight they came from.
+        torch.clear_autocast_cache()
+        yield
+
+
+def _restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
+    for module, training in modes:
+        module.training = training
+
+
+def _saved_buffers(model: nn.Module) -> list[tuple[nn.Module, str, Tensor, Tensor]]:
+    return [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+
+
+def _restore_buffers(saved: list[tuple[nn.Module, str, Tensor, Tensor]]) -> None:
+    for module, name, buffer, content in saved:
+        module._buffers[name] = buffer
+        # Only what changed is written: a write would invalidate a backward pass that is still pending.
+        if not buffer.is_meta and not torch.equal(buffer, content):
+            buffer.copy_(content)
+
+
+# Count multiply-adds while a model runs, and say which weight they belong to.
+
+
+_aten = torch.ops.aten
+
+# Products torch's registry leaves out, as MACs.
+_MORE_MACS: dict[Any, Callable[..., int]] = {
+    _aten.mv: lambda matrix, vector: matrix.numel(),
+    _aten.addmv: lambda addend, matrix, vector, **_: matrix.numel(),
+    _aten.dot: lambda a, b: a.numel(),
+    _aten.vdot: lambda a, b: a.numel(),
+    _aten.addbmm: lambda addend, a, b, **_: a.numel() * b.shape[-1],
+    # Bilinear: every weight meets every sample once. i1, i2, i3 are the two inputs and the weight between.
+    _aten._trilinear: lambda i1, i2, i3, *_, **__: i2.numel() * math.prod(i1.shape[:-1]),
+}
+# The first argument is added, not multiplied.
+_ADDING = {_aten.addmm, _aten.baddbmm, _aten.addmv, _aten.addbmm}
+_CONVOLUTIONS = {_aten.convolution, _aten._convolution}
+_POOLS = {_aten.avg_pool1d, _aten.avg_pool2d, _aten.avg_pool3d}
+_POOLS |= {_aten._adaptive_avg_pool2d, _aten._adaptive_avg_pool3d}
+# Copies that change layout or dtype only: the copy of a weight still is that weight.
+_COPIES = {_aten.clone, _aten._to_copy, _aten._reshape_copy}
+
+
+class MacCounter(TorchDispatchMode):
+    """Attributes each product to the weight whose storage one of its operands shares.
+
+    Identity of storage survives views (chunks of an attention projection, transposes) and exists on
+    the meta device. Weak references are held: they keep a storage's address from being reused, but
+    not its memory.
+
+    Attributes:
+        macs: weight name -> multiply-adds, in the order in which the weights were first touched.
+        other_macs: multiply-adds without a known weight.
+        pool_macs: input elements of average pools.
+        paused: while above 0 nothing is counted (the number of parametrizations at work).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.macs: dict[str, int] = {}
+        self.other_macs = 0
+        self.pool_macs = 0
+        self.paused = 0
+        self._owners: dict[StorageWeakRef, list[tuple[int, int, str]]] = {}
+
+    def watch(self, tensor: Tensor, name: str) -> None:
+        """From here on ``tensor`` is known as the weight ``name``."""
+        start = int(tensor.storage_offset()) * tensor.element_size()
+        span = (start, start + tensor.numel() * tensor.element_size(), name)
+        self._owners.setdefault(StorageWeakRef(tensor.untyped_storage()), []).append(span)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func._overloadpacket not in flop_registry:
+            # For inference tensors composite operators arrive whole: take them apart.
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        out = func(*args, **kwargs)
+        touched = [name for leaf in tree_leaves((args, kwargs)) if (name := self._owner(leaf))]
+        for name in touched:
+            self.macs.setdefault(name, 0)
+        operator = func._overloadpacket
+        if operator in _COPIES and touched:
+            self.watch(out, touched[0])
+        elif not self.paused:
+            self._count(operator, args, kwargs, out)
+        return out
+
+    def _count(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> None:
+        if operator in _POOLS or (operator is _aten.mean and _is_global_pool(*args, **kwargs)):
+            self.pool_macs += args[0].numel()
+        elif operator in flop_registry:
+            self._book(operator, args, flop_registry[operator](*args, **kwargs, out_val=out) // 2)
+        elif operator is _RECURRENCE:
+            # Each of its two matrices meets every step of every sample once.
+            steps = math.prod(args[0].shape[:2])
+            for weight in args[1:3]:
+                self._book(operator, [weight], steps * weight.numel())
+        elif operator in _MORE_MACS:
+            self._book(operator, args, _MORE_MACS[operator](*args, **kwargs))
+
+    def _book(self, operator: Any, args: Sequence[Any], macs: int) -> None:
+        name = next((name for x in _operands(operator, args) if (name := self._owner(x))), None)
+        if name is None:
+            self.other_macs += macs
+        else:
+            self.macs[name] += macs
+
+    def _owner(self, leaf: Any) -> str | None:
+        """The weight that ``leaf`` is a view of. Several weights may share one storage (flattened RNNs)."""
+        if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
+            return None
+        spans = self._owners.get(StorageWeakRef(leaf.untyped_storage()), ())
+        at = leaf.storage_offset() * leaf.element_size()
+        return next((name for start, end, name in spans if start <= at < end), None)
+
+
+def _operands(operator: Any, args: Sequence[Any]) -> Iterator[Any]:
+    """The factors of a product, the likeliest weight first.
+
+    A weight stands last (x @ w); when a learnt input meets a weight, the latter pays.
+    """
+    if operator in _CONVOLUTIONS:
+        return iter((args[1], args[0]))
+    return reversed(args[1:] if operator in _ADDING else args)
+
+
+def _is_global_pool(x: Tensor, dim: Any = None, *_: Any, **__: Any) -> bool:
+    """A mean over all spatial dimensions, at least two, of a (batch of) image(s)."""
+    if not isinstance(dim, list | tuple):
+        return False
+    first = x.dim() - len(dim)
+    return len(dim) >= 2 and first in (1, 2) and sorted(d % x.dim() for d in dim) == list(range(first, x.dim()))
+
+
+# Profile a model: run it once and count what each tensor costs.
 
 
 def profile(model: nn.Module, example: Any, *, tensors: Sequence[str] | None = None) -> Profile:
@@ -119,3 +412,55 @@ def _other_params(model: nn.Module, rows: set[nn.Parameter]) -> int:
     lists = (m for m in model.modules() if isinstance(m, parametrize.ParametrizationList))
     own = {p for entry in lists for transform in entry for p in transform.parameters()}
     return sum(p.numel() for p in model.parameters() if p not in rows and p not in own)
+
+
+# Uses: how many vectors the matrix of a low-rank layer multiplies in one forward pass.
+
+
+class Uses(NamedTuple):
+    """For each layer the vectors that it multiplies, and the multiply-adds of everything else, pools as well."""
+
+    vectors: dict[str, int]
+    other_macs: int
+
+
+def low_rank_uses(model: nn.Module, example: Any, layers: Mapping[str, Any]) -> Uses:
+    """Count them: through the factors, or through the product that the layer hands out as its ``weight``.
+
+    Args:
+        model: left as it was.
+        example: as of :func:`softprune.budget.profiler.profile`.
+        layers: name -> layer with the factors ``up`` and ``down`` and the product ``weight``.
+    """
+    counter = MacCounter()
+    for name, layer in layers.items():
+        for factor in ("up", "down"):
+            counter.watch(getattr(layer, factor), f"{name}.{factor}")
+    with ExitStack() as stack, sandbox(model):
+        for name, layer in layers.items():
+            stack.callback(setattr, layer, "__class__", type(layer))
+            layer.__class__ = _watched(type(layer), name, counter)
+        with counter:
+            run(model, example)
+    vectors, ours = {}, 0
+    for name, layer in layers.items():
+        whole, down = counter.macs.get(name, 0), counter.macs.get(f"{name}.down", 0)
+        vectors[name] = whole // (layer.up.shape[0] * layer.down.shape[1]) + down // layer.down.numel()
+        ours += whole + down + counter.macs.get(f"{name}.up", 0)
+    return Uses(vectors, sum(counter.macs.values()) - ours + counter.other_macs + counter.pool_macs)
+
+
+def _watched(kind: type[nn.Module], name: str, counter: MacCounter) -> type[nn.Module]:
+    """The same class, but the product of the factors is known by name and costs nothing."""
+    plain: Any = cast(Any, kind).weight
+
+    def weight(self: nn.Module) -> Tensor:
+        counter.paused += 1
+        try:
+            found: Tensor = plain.fget(self)
+        finally:
+            counter.paused -= 1
+        counter.watch(found, name)
+        return found
+
+    return type(kind.__name__, (kind,), {"weight": property(weight)})

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import bench, budget, compare, export, methods, model, paper, reporting, sweep, training, watch
+from softprune.cli import bench, budget, export, model, report, sweep, training, watch
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -23,15 +23,14 @@ for command in (
     training.train,
     sweep.sweep,
     watch.watch,
-    reporting.report,
-    compare.compare,
-    paper.paper,
+    report.report,
+    report.compare,
     training.recipes,
     training.evaluate,
     training.bake,
     export.export,
     bench.bench,
-    methods.methods,
+    training.methods,
     model.profile,
 ):
     app.command()(command)

@@ -1,4 +1,4 @@
-"""The command that times networks."""
+"""The command that times networks, and what prints times."""
 
 # ruff: noqa: FBT002 - typer makes options of them
 
@@ -7,16 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from softprune.cli.export import print_written
 from softprune.cli.model import InputShape
 from softprune.cli.terminal import Trust, console, errors, number, table
+from softprune.records import LATENCY, OUR_ENGINE, RESULT
+from softprune.records import BenchKey as Key
+
+if TYPE_CHECKING:
+    from softprune.budget.latency import LatencyTable, Timing
 
 # Columns from which on there is room for the kernel of each layer.
 _WIDE = 110
+PUBLISHED = "zoo:resnet50/str-90.23"
 
 
 def bench(
@@ -68,15 +75,13 @@ def bench(
     softprune bench resnet50 --table table.json
     """
     if to_table is not None:
-        from softprune.cli.timing import write_latency
-
         refuse_beside_table({"--against": against, "--out": out})
         write_latency(network, to_table, batch=batch, threads=threads, shape=shape, size=size, tune=tune, trust=trust)
         return
     if shape is not None:
         raise ValueError("--input goes with --table: a file, or --size for a network of the zoo, says what it takes")
     from softprune.deploy.bench import bench as measure
-    from softprune.deploy.bench.output import check_target, write_bench
+    from softprune.deploy.bench.contest import check_target, write_bench
 
     if out is not None:
         check_target(out)
@@ -117,23 +122,27 @@ def progress() -> Iterator[Callable[[str], object]]:
 def print_bench(result: Mapping[str, Any]) -> None:
     """Standings, ratios, share of the roofline, and the layers if they were timed."""
     console.print(
-        f"{result['network']} on {result['processor']} ({result['level']}), batch {result['batch']}, "
-        f"threads {result['threads']}",
+        f"{result[Key.NETWORK]} on {result[Key.PROCESSOR]} ({result[Key.LEVEL]}), batch {result[Key.BATCH]}, "
+        f"threads {result[Key.THREADS]}",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
     rows = table("engine", "best ms", "median ms", "bursts", "dropped", "ratio", "spread")
-    for name, standing in result["engines"].items():
-        ratio = result["ratios"].get(name)
-        faster = ("", "") if ratio is None else (f"{ratio['best']:.2f} x", f"{ratio['low']:.2f} to {ratio['high']:.2f}")
-        times = f"{1e3 * standing['seconds']:.3f}", f"{1e3 * standing['median']:.3f}"
-        rows.add_row(name, *times, str(standing["bursts"]), str(standing["dropped"]), *faster)
+    for name, standing in result[Key.ENGINES].items():
+        ratio = result[Key.RATIOS].get(name)
+        faster = (
+            ("", "")
+            if ratio is None
+            else (f"{ratio[Key.BEST]:.2f} x", f"{ratio[Key.LOW]:.2f} to {ratio[Key.HIGH]:.2f}")
+        )
+        times = f"{1e3 * standing[Key.SECONDS]:.3f}", f"{1e3 * standing[Key.MEDIAN]:.3f}"
+        rows.add_row(name, *times, str(standing[Key.BURSTS]), str(standing[Key.DROPPED]), *faster)
     console.print(rows)
     for line in _remarks(result):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if result["layers"]:
-        print_layers(result["layers"])
+    if result[Key.LAYERS]:
+        print_layers(result[Key.LAYERS])
 
 
 def print_layers(layers: list[Mapping[str, Any]]) -> None:
@@ -145,44 +154,44 @@ def print_layers(layers: list[Mapping[str, Any]]) -> None:
     for column in rows.columns:
         column.no_wrap = True
     for layer in layers:
-        counts = number(layer["nonzeros"]), number(layer["macs"])
-        rates = f"{layer['gflops']:.1f}", f"{layer['roofline']:.0%}"
-        counted = layer["macs"] > 0
+        counts = number(layer[Key.NONZEROS]), number(layer[Key.MACS])
+        rates = f"{layer[Key.GFLOPS]:.1f}", f"{layer[Key.ROOFLINE]:.0%}"
+        counted = layer[Key.MACS] > 0
         rows.add_row(
-            escape(layer["path"] or layer["what"]),
+            escape(layer[Key.PATH] or layer[Key.WHAT]),
             *(counts if counted else ("", "")),
-            f"{layer['microseconds']:.1f}",
+            f"{layer[Key.MICROSECONDS]:.1f}",
             *(rates if counted else ("", "")),
-            *([escape(f"{layer['what']} {layer['how']}")] if wide else []),
+            *([escape(f"{layer[Key.WHAT]} {layer[Key.HOW]}")] if wide else []),
         )
     rows.add_section()
-    sums = (number(sum(layer[key] for layer in layers)) for key in ("nonzeros", "macs"))
-    rows.add_row("sum", *sums, f"{sum(layer['microseconds'] for layer in layers):.1f}")
+    sums = (number(sum(layer[key] for layer in layers)) for key in (Key.NONZEROS, Key.MACS))
+    rows.add_row("sum", *sums, f"{sum(layer[Key.MICROSECONDS] for layer in layers):.1f}")
     console.print(rows)
 
 
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
-    from softprune.deploy.bench.comparison import SAME
+    from softprune.deploy.bench.contest import SAME
 
-    if result["share of the roofline"] is not None:
+    if result[Key.ROOFLINE_SHARE] is not None:
         yield (
-            f"{result['macs']:,} multiply-adds on nonzeros per sample; {result['share of the roofline']:.0%} of what "
+            f"{result[Key.MACS]:,} multiply-adds on nonzeros per sample; {result[Key.ROOFLINE_SHARE]:.0%} of what "
             f"this processor can load for them from its second-level cache"
         )
     else:
         yield (
             "the compiled kernels are missing, the slow reference engine ran: with a C++ compiler installed, "
-            "`python -m softprune.deploy.runtime.build` makes them"
+            "`python -m softprune.deploy.engine.build` makes them"
         )
-    if result["ratios"]:
+    if result[Key.RATIOS]:
         yield (
             "ratio: best time of the other engine, which computes the zeros too, over softprune's; spread: quartiles "
             "of bursts side by side"
         )
-    for name, reason in result["skipped"].items():
+    for name, reason in result[Key.SKIPPED].items():
         yield f"{name} was left out: {reason}"
-    for name, standing in result["engines"].items():
-        if standing["difference"] is None or standing["difference"] > SAME:
+    for name, standing in result[Key.ENGINES].items():
+        if standing[Key.DIFFERENCE] is None or standing[Key.DIFFERENCE] > SAME:
             yield f"the result of {name} differs from softprune's: do not trust its time"
 
 
@@ -191,3 +200,134 @@ def _names(text: str | None) -> list[str] | None:
         return None
     names = [name.strip() for name in text.split(",") if name.strip()]
     return [] if names == ["none"] else names
+
+
+# The end of the demo: how fast its network is, and how fast a large one would be.
+
+
+def show_speed(folder: Path) -> None:
+    """Export the network of a run, time it, time ResNet50 with a published budget, and print the ratios.
+
+    A machine on which that cannot be done gets a line that says why.
+
+    Args:
+        folder: a run, left alone if it is not finished; it gets model.spx and latency.json.
+    """
+    if not (folder / RESULT).is_file():
+        return  # it was stopped, and whoever did that does not want to wait
+    from softprune.deploy.bench.contest import write_bench
+    from softprune.deploy.engine.library import library
+
+    try:
+        spx = print_written(folder, "spx", force=True)
+        if library() is None:
+            _say(
+                "no times: the engine's kernels are not compiled here. With a C++ compiler installed, "
+                "`python -m softprune.deploy.engine.build` makes them"
+            )
+            return
+        with progress() as note:
+            own, large = _measure(str(spx), note)
+        write_bench(own, folder / LATENCY)
+        for line in _lines(own, large, spx):
+            _say(line)
+    except (ValueError, OSError, ImportError) as error:
+        _say(f"no times: {error}")
+
+
+def _measure(spx: str, note: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    from softprune.deploy.bench import bench
+    from softprune.deploy.bench.engines import missing
+
+    engine = "torch" if missing("onnxruntime") else "onnxruntime"
+    alone = engine == "torch"  # a .spx file has no module that torch could run
+    own = bench(spx, against=[] if alone else [engine], bursts=4, seconds=0.2, progress=note)
+    large = bench(PUBLISHED, against=[engine], bursts=4, seconds=0.5, layers=False, progress=note)
+    return own, large
+
+
+def _lines(own: Mapping[str, Any], large: Mapping[str, Any], spx: Path) -> Iterator[str]:
+    yield f"this network on one thread: {_times(own)}"
+    yield f"ResNet50 with a published budget, 90.23 % zeros, on one thread: {_times(large)}"
+    yield f"more: softprune bench {PUBLISHED}, softprune bench {spx}"
+
+
+def _times(result: Mapping[str, Any]) -> str:
+    words = f"{1e3 * result[Key.ENGINES][OUR_ENGINE][Key.SECONDS]:.3g} ms"
+    for name, ratio in result[Key.RATIOS].items():
+        dense = 1e3 * result[Key.ENGINES][name][Key.SECONDS]
+        words += f", dense in {name} {dense:.3g} ms: {ratio[Key.BEST]:.2f} times as fast"
+    return words
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+# Tables of times on the command line: measured, and laid over a budget.
+
+
+def write_latency(
+    network: str,
+    path: Path,
+    *,
+    batch: int,
+    threads: int,
+    shape: str | None,
+    size: int | None,
+    tune: bool,
+    trust: bool = False,
+) -> None:
+    """Measure the times of a network, print them and write them."""
+    import torch
+
+    from softprune.deploy.bench.contest import check_target
+    from softprune.deploy.bench.latency import Effort, measure_latency, subject
+
+    if path.suffix != ".json":
+        raise ValueError(f"a table of times is a .json file, got {path}")
+    check_target(path)
+    if Path(network).is_dir():
+        from softprune.train.trained import network_of
+
+        module, example = network_of(Path(network), trust=trust)
+    else:
+        module, example = subject(network, shape=shape, size=size)
+    with progress() as note, torch.no_grad():
+        found = measure_latency(module, example, batch=batch, threads=threads, effort=Effort(tune=tune), progress=note)
+    print_latency(found)
+    console.print(f"wrote {found.save(path)}", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_latency(found: LatencyTable) -> None:
+    """Microseconds of each tensor's layer at the densities that were measured."""
+    print_facts(found)
+    points = found.layers[0].densities
+    rows = table("tensor", *(f"us at {density:g}" for density in points))
+    for layer in found.layers:
+        rows.add_row(layer.name, *(f"{1e6 * seconds:.1f}" for seconds in layer.seconds))
+    rows.add_section()
+    rows.add_row("everything else", *[f"{1e6 * found.fixed:.1f}"] * len(points))
+    rows.add_row("total", *(f"{1e6 * found.total({x.name: d for x in found.layers}):.1f}" for d in points))
+    console.print(rows)
+
+
+def print_facts(found: LatencyTable) -> None:
+    """Print the processor, batch and threads of a table of times."""
+    text = f"{found.processor} ({found.level}), batch {found.batch}, threads {found.threads}"
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_timing(timing: Timing) -> None:
+    """Microseconds of a budget, tensor by tensor and in total."""
+    rows = table("tensor", "density", "us", "us dense", "times faster")
+    for row in timing.rows:
+        faster = f"{row.dense_seconds / row.seconds:.2f}" if row.seconds > 0 else "-"
+        rows.add_row(
+            row.name, f"{row.density:.4f}", f"{1e6 * row.seconds:.1f}", f"{1e6 * row.dense_seconds:.1f}", faster
+        )
+    rows.add_section()
+    rows.add_row("everything else", "", *[f"{1e6 * timing.fixed:.1f}"] * 2, "")
+    times = (f"{1e6 * seconds:.1f}" for seconds in (timing.seconds, timing.dense_seconds))
+    rows.add_row("total", "", *times, f"{timing.dense_seconds / timing.seconds:.2f}" if timing.seconds > 0 else "-")
+    console.print(rows)

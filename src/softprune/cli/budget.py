@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from softprune.budget.counted import WEIGHT, noun
+from softprune.budget.show import WEIGHT, noun
+from softprune.cli.bench import print_facts, print_timing
 from softprune.cli.model import InputShape, ModelName, count
 from softprune.cli.terminal import console, number, table
-from softprune.cli.timing import print_facts, print_timing
 
 if TYPE_CHECKING:
     from softprune.budget.budget import Budget
@@ -57,7 +57,7 @@ def show(
 def compare(first: Where, second: Where) -> None:
     """Set two budgets of one network side by side."""
     from softprune import Budget
-    from softprune.reporting.counting import shared_noun
+    from softprune.reporting.labels import shared_noun
 
     one_budget, other = Budget.load(first), Budget.load(second)
     comparison, kept = one_budget.compare(other), shared_noun((one_budget.units, other.units))

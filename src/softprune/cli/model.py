@@ -35,8 +35,8 @@ def profile(
         rows.add_row("of the total, in no tensor", "", "", number(costs.other_macs))
     console.print(rows)
     if out is not None:
-        from softprune.budget.files import write_text
-        from softprune.budget.table import to_json
+        from softprune.budget.budget import to_json
+        from softprune.records import write_text
 
         write_text(out, to_json(costs.to_dict()))
         console.print(f"wrote {out}", highlight=False)
@@ -47,7 +47,7 @@ def import_str(
     out: Annotated[Path, typer.Option(help="Folder for model.safetensors and budget.json.")],
 ) -> None:
     """Turn a published STR checkpoint into plain sparse weights and a budget; runs no code from the file."""
-    from softprune.core.str_checkpoint import read_str_checkpoint, write_sparse_weights
+    from softprune.core.state_file import read_str_checkpoint, write_sparse_weights
 
     weights, budget = read_str_checkpoint(file)
     write_sparse_weights(weights, budget, out)

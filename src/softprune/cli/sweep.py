@@ -1,4 +1,4 @@
-"""The command that searches."""
+"""The command that searches over configurations."""
 
 # ruff: noqa: FBT002 - typer makes options of them
 
@@ -38,12 +38,12 @@ def sweep(
 
     softprune sweep sweep.yaml --storage postgresql://host/studies
     """
-    from softprune.train.sweep.running import prepare_sweep, read_results, run_sweep
+    from softprune.train.sweep.run import prepare_sweep, read_results, run_sweep
     from softprune.train.sweep.sweep import Sweep
 
     plan = Sweep.load(file, storage=storage, trust=trust)
     if dry_run:
-        from softprune.train.sweep.plan import describe
+        from softprune.train.sweep.run import describe
 
         _say(describe(plan))
         return
@@ -98,8 +98,8 @@ def _shown(name: str, value: float) -> str:
 
 
 def _run_workers(folder: Path, count: int, *, storage: str | None, quiet: bool, trust: bool) -> None:
-    from softprune.train.sweep.fleet import run_fleet
     from softprune.train.sweep.folder import SWEEP
+    from softprune.train.sweep.run import run_fleet
 
     command = [sys.executable, "-m", "softprune", "sweep", str(folder / SWEEP), "--out", str(folder)]
     command += ["--parent", str(os.getpid()), *(["--quiet"] if quiet else []), *(["--trust"] if trust else [])]

@@ -1,5 +1,6 @@
 """Commands that train, and what belongs to it: configurations, recipes, evaluation, baking."""
 
+
 # ruff: noqa: FBT002 - typer makes options of them
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
+from rich.padding import Padding
 
-from softprune.budget.counted import noun
+from softprune.budget.show import noun
 from softprune.cli.budget import left_words, print_budget
 from softprune.cli.terminal import LiveView, Trust, console, percent, table
 
 if TYPE_CHECKING:
     from softprune.train.run import Outcome
 
+# ruff: noqa: FBT002 - typer makes options of them
 config_app = typer.Typer(help="Configurations of a run: show, check, and the schema.", no_args_is_help=True)
-
 Where = Annotated[str | None, typer.Argument(help="A YAML file, or a recipe: digits/str, recipe:digits-str.")]
 Changes = Annotated[list[str] | None, typer.Argument(help="Changes such as optimizer.lr=0.1 or method.s_init=-100.")]
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
+# Columns from which on five of them side by side can be read.
+_WIDE = 120
 
 
 def demo(
@@ -38,7 +42,7 @@ def demo(
     folder = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     train("digits/str", [f"seed={seed}", "name=demo"], out=folder)
     if bench:
-        from softprune.cli.speed import show_speed
+        from softprune.cli.bench import show_speed
 
         show_speed(folder)
     if find_spec("jinja2") is None:
@@ -86,12 +90,12 @@ def train(
         raise ValueError("name a YAML file or a recipe (softprune recipes lists them), or --resume a run folder")
     settings = RunConfig.load(config, changes or (), trust=trust)
     if dry_run:
-        from softprune.train.rehearsal import rehearse
+        from softprune.train.dry_run import rehearse
 
         console.print(escape(rehearse(settings)), highlight=False, soft_wrap=True)
         return
     if time_steps is not None:
-        from softprune.train.stopwatch import time_steps as measure
+        from softprune.train.dry_run import time_steps as measure
 
         console.print(escape(measure(settings, time_steps)), highlight=False, soft_wrap=True)
         return
@@ -104,7 +108,7 @@ def train(
 
 def recipes() -> None:
     """List the recipes with what they should give and what they cost."""
-    from softprune.train.recipes import recipes as listed
+    from softprune.train.config.run import recipes as listed
 
     rows = table("recipe", "accuracy", "sparsity", "cost", "what it is")
     for info in listed():
@@ -184,3 +188,26 @@ def _report(outcome: Outcome) -> None:
     last, best = outcome.result["last"], outcome.result["best"]
     console.print(f"test accuracy {last['accuracy']:.2%} (best {best['accuracy']:.2%} after epoch {best['epoch'] + 1})")
     console.print(f"run folder: {outcome.folder}", highlight=False)
+
+
+def methods() -> None:
+    """List the methods: what each does with a budget, what it takes, where it was published, and one line about it."""
+    from softprune.methods.registry import method_class, method_names
+
+    rows = table("method", "role", "takes", "paper", "what it does")
+    for name in method_names():
+        cls = method_class(name)
+        takes = ", ".join("nothing" if total == "none" else total for total in cls.accepts)
+        says = escape((cls.__doc__ or "").partition("\n")[0].replace("``", ""))
+        rows.add_row(name, cls.role, takes, cls.paper, says)
+        if console.width < _WIDE:
+            origin = f"; {cls.paper}" if cls.paper else ""
+            console.print(f"[bold]{name}[/]  {cls.role}, takes {takes}{origin}", highlight=False)
+            console.print(Padding(says, (0, 0, 0, 4)))
+    if console.width >= _WIDE:
+        console.print(rows)
+    console.print(
+        "role: keeps the budget it is given, moves it between tensors, or learns it. "
+        "Use one as in: softprune train fashion-mnist/dense method=rigl goal.sparsity=0.9 goal.budget=erk",
+        highlight=False,
+    )

@@ -1,23 +1,37 @@
-"""The command that watches a run."""
+"""The command that watches a run, and how a run that goes on looks in a terminal."""
 
 # ruff: noqa: FBT002 - typer makes options of them
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
+from softprune.budget.show import WEIGHT, noun
 from softprune.cli.terminal import console
+from softprune.records import CONFIG, METRICS
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from softprune.reporting.watch import WatchedRun
+
 EVERY = 1.0  # seconds between two looks
+BLOCKS = "▁▂▃▄▅▆▇█"
+SPARK, BAR = 32, 16  # characters
+HEAD_LINES = 12  # all that is above the table of layers and below it
+QUIET = 60  # seconds without news that are worth a word
 
 
 def watch(
@@ -48,8 +62,7 @@ def follow(
     """
     from rich.live import Live
 
-    from softprune.cli.run_view import frame
-    from softprune.reporting.watched import WatchedRun
+    from softprune.reporting.watch import WatchedRun
 
     refuse(path, once=once)
     run = WatchedRun(path)
@@ -66,8 +79,8 @@ def follow(
 
 
 def refuse(path: Path, *, once: bool) -> None:
-    """Raise for a folder that is no run and will not become one."""
-    from softprune.reporting.run import CONFIG, find_runs
+    """Raise a ValueError for a folder that is not a run and cannot become one."""
+    from softprune.reporting.run import find_runs
 
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; name the folder of a run, such as runs/a")
@@ -81,3 +94,137 @@ def refuse(path: Path, *, once: bool) -> None:
         return
     newest = max(below, key=lambda run: (run / CONFIG).stat().st_mtime)
     raise ValueError(f"{path} holds {len(below)} runs; name one of them, such as the newest: softprune watch {newest}")
+
+
+def frame(run: WatchedRun, *, lines: int | None = None) -> RenderableType:
+    """One picture of a run.
+
+    Args:
+        run: after a look.
+        lines: of the terminal; a longer table of layers is thinned. None for all layers.
+    """
+    if not run.config:
+        return Text(f"{plain(run.path.name)}: waiting for {CONFIG}")
+    parts: list[RenderableType] = [Text(plain(run.title), style="bold"), _progress(run), _curves(run)]
+    if run.layers:
+        parts += [Text(), _layers(run, lines=lines)]
+    parts.append(_state(run))
+    return Group(*parts)
+
+
+def plain(text: str) -> str:
+    """Text without characters that steer a terminal."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def sparkline(values: Iterable[float], width: int = SPARK) -> str:
+    """The course of some values in one line; of many, each character is a mean. One value has no course.
+
+    Example:
+        >>> sparkline([0, 1, 2, 3]), sparkline([5, 5])
+        ('▁▃▆█', '▁▁')
+    """
+    known_ones = list(values)
+    if len(known_ones) > width:
+        edges = [round(place * len(known_ones) / width) for place in range(width + 1)]
+        known_ones = [sum(known_ones[a:b]) / (b - a) for a, b in pairwise(edges)]
+    if len(known_ones) < 2:
+        return ""
+    low, high = min(known_ones), max(known_ones)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BLOCKS[round((value - low) * scale)] for value in known_ones)
+
+
+def _progress(run: WatchedRun) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    of_epochs = f" of {run.epochs}" if run.epochs else ""
+    total = run.total_steps
+    of_steps = f" of {total:,}" if total else ""
+    words = [f"epoch {run.epoch + 1}{of_epochs}", f"step {run.step:,}{of_steps}"]
+    if run.finished:
+        words.append("finished")
+    elif run.seconds_left is not None:
+        words.append(f"{_clock(run.seconds_left)} left")
+    bar = ProgressBar(total=total or 1, completed=run.step if total else 0, width=30)
+    grid.add_row(bar, *(Text(word) for word in words))
+    return grid
+
+
+def _curves(run: WatchedRun) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    goal = run.goal_sparsity
+    against = f"of {goal:.2%}" if goal is not None else f"goal: {run.goal}" if run.goal else ""
+    if run.units != WEIGHT:
+        against = f"{against}, {noun(run.units)}".removeprefix(", ")
+    rows: list[tuple[str, Sequence[float], str, str]] = [
+        ("loss", list(run.losses), "{:.4f}", ""),
+        ("accuracy", list(run.accuracies), "{:.2%}", f"best {max(run.accuracies):.2%}" if run.accuracies else ""),
+        ("sparsity", list(run.sparsities), "{:.2%}", against),
+    ]
+    for name, values, form, more in rows:
+        if values or (name == "sparsity" and more):
+            last = form.format(values[-1]) if values else "-"
+            grid.add_row(name, Text(last, justify="right"), Text(plain(more)), Text(sparkline(values), style="cyan"))
+    if run.macs is not None and run.units == WEIGHT:
+        grid.add_row("MACs", Text(f"{run.macs:,.0f}", justify="right"), "", "")
+    if run.rate is not None:
+        grid.add_row("learning rate", Text(f"{run.rate:.3g}", justify="right"), "", "")
+    return grid
+
+
+def _layers(run: WatchedRun, *, lines: int | None) -> Table:
+    from softprune.reporting.charts import evenly
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("tensor", no_wrap=True, overflow="ellipsis")
+    table.add_column("density", no_wrap=True)
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("threshold", justify="right", no_wrap=True)
+    if run.units == WEIGHT:
+        table.add_column("MACs", justify="right", no_wrap=True)
+    table.add_column("over time", no_wrap=True, style="cyan")
+    names = list(run.layers)
+    room = len(names) if lines is None else max(3, lines - HEAD_LINES)
+    shown = evenly(len(names), room=room)
+    for place in shown:
+        table.add_row(*_layer(run, names[place]))
+    if len(shown) < len(names):
+        table.caption = f"{len(shown)} of {len(names):,} tensors, evenly chosen"
+        table.caption_justify = "left"
+    return table
+
+
+def _layer(run: WatchedRun, name: str) -> tuple[Text, ...]:
+    from softprune.reporting.reading import known
+
+    row = run.layers[name]
+    density, alpha, macs = known(row.get("density")), known(row.get("alpha")), known(row.get("macs"))
+    filled = round(BAR * min(1.0, max(0.0, density or 0.0)))
+    # Something that is kept is seen, however little.
+    full = "▏" if density and not filled else "█" * filled
+    bar = full + "░" * (BAR - len(full))
+    return (
+        Text(plain(name)),
+        Text(bar, style="green"),
+        Text("-" if density is None else f"{density:.2%}"),
+        Text("-" if alpha is None else f"{alpha:.3g}"),
+        *((Text("-" if macs is None else f"{macs:,.0f}"),) if run.units == WEIGHT else ()),
+        Text(sparkline(run.densities.get(name, ()), 16)),
+    )
+
+
+def _state(run: WatchedRun) -> Text:
+    from softprune.reporting.reading import known
+
+    if run.finished:
+        return Text(f"finished after {_clock(known(run.result.get('seconds')) or run.seconds)}", style="bold green")
+    quiet = run.quiet_seconds
+    if quiet is None:
+        return Text(f"waiting for {METRICS}", style="dim")
+    if quiet > QUIET:
+        return Text(f"no news for {_clock(quiet)}; a run that was stopped goes on with softprune train --resume")
+    return Text(f"{_clock(run.seconds)} so far", style="dim")
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

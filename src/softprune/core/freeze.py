@@ -19,7 +19,7 @@ from softprune.methods.transforms import (
     SolvedThreshold,
     Transform,
 )
-from softprune.methods.variational import Variational
+from softprune.methods.vd import Variational
 
 Freezable = Literal["thresholds", "support", "budget"]
 

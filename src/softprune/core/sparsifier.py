@@ -15,41 +15,34 @@ from torch.optim import Optimizer
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
-from softprune.budget.sheet import Sheet, budget_sheet, profile_sheet
+from softprune.budget.show import Sheet, budget_sheet, profile_sheet
 from softprune.core import bake as baking
-from softprune.core.attachment import (
-    Attachment,
-    place_thresholds,
-    place_undecayed,
-    refuse_optimizers,
-    unchanged_on_error,
-)
 from softprune.core.checkpoint import load_folder, restore, save_folder, snapshot
 from softprune.core.collapse import (
     Collapse,
     CollapseWarning,
     CollapseWatch,
+    Diagnosis,
+    diagnose,
     find_collapse,
     find_cut,
     find_nonfinite,
     refuse_nonfinite,
 )
-from softprune.core.diagnosis import Diagnosis, diagnose
-from softprune.core.forecasting.forecast import Forecast
-from softprune.core.forecasting.outlook import outlook
 from softprune.core.freeze import Freezable, freeze_
-from softprune.core.gate import behind_gates, is_importance
-from softprune.core.goals.learner import learn, observe
-from softprune.core.goals.part import Part, copied
-from softprune.core.goals.solver import solve
 from softprune.core.groups import param_groups
+from softprune.core.hooks import Attachment, place_thresholds, place_undecayed, refuse_optimizers, unchanged_on_error
 from softprune.core.parametrization import Link
 from softprune.core.plan import Plan
 from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
-from softprune.core.stored import stored_params
 from softprune.core.variants import Variants
+from softprune.forecast.forecast import Forecast, outlook
+from softprune.goals.constraint import Part, copied
+from softprune.goals.learn import learn, observe
+from softprune.goals.solve import solve
 from softprune.methods.base import Method, Target
 from softprune.ops.units import Units
+from softprune.structure.gates import behind_gates, is_importance, stored_params
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -9,21 +9,21 @@ from torch import nn
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.goals import Goal, Rank, checked_goal
-from softprune.budget.profiler import profile
-from softprune.budget.schedules import Schedule
+from softprune.budget.profiler import profile, prunable_tensors
 from softprune.core.bake import remove
-from softprune.core.billing import Billing, refuse_totals
-from softprune.core.gate import gated, gates_on
-from softprune.core.goals.part import Part, make_part
 from softprune.core.parametrization import register
-from softprune.core.places import gates_for
 from softprune.core.plan import Plan, PlannedTensor, plan
 from softprune.core.refusal import refuse_model
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
+from softprune.goals.constraint import Part, make_part
+from softprune.goals.goal import Goal, Rank, checked_goal
+from softprune.goals.schedule import Schedule
 from softprune.methods.base import Method
+from softprune.methods.registry import from_config
 from softprune.ops.units import Units
+from softprune.structure.billing import Billing, refuse_totals
+from softprune.structure.gates import gated, gates_for, gates_on
 
 
 def sparsify(
@@ -135,3 +135,29 @@ def _parts(
         way = schedule or chosen[0][1].schedule
         parts.append(make_part(goal, way, chosen, costs, other_params=others, bill=bill))
     return tuple(parts)
+
+
+# Training on with the zeros that a model already has.
+
+
+def freeze_support(model: nn.Module) -> Sparsifier:
+    """Keep every zero of the model's weights at zero while the others train, in one line.
+
+    For a sparse checkpoint of any origin: load it, call this, fine-tune as usual. No optimizer needs to be attached.
+    `bake()` on the result gives the plain module back.
+
+    Raises:
+        ValueError: if there is no zero to keep.
+    """
+    model = refuse_model(model)
+    with_zeros = {t.name for t in prunable_tensors(model) if bool((t.parameter == 0).any())}
+    if not with_zeros:
+        raise ValueError(
+            f"{type(model).__name__} has no zero in its weights, so there is no support to keep: "
+            "load the sparse checkpoint first"
+        )
+    return sparsify(
+        model,
+        from_config({"method": "keep-zeros"}),
+        skip=[t.name for t in prunable_tensors(model) if t.name not in with_zeros],
+    )

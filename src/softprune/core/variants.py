@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from softprune.core.plan import Plan
-from softprune.core.ranking import keep_largest
+from softprune.goals.select import keep_largest
 from softprune.methods.base import Context, Method, Target
 
 # Parameter -> its name, and a weight that it acts on.

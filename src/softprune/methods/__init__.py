@@ -17,8 +17,7 @@ from softprune.methods.snip import SNIP
 from softprune.methods.soft_threshold import STR
 from softprune.methods.sparse_evolution import SET
 from softprune.methods.st3 import ST3
-from softprune.methods.static import Static
-from softprune.methods.support import KeepZeros
+from softprune.methods.static import KeepZeros, Static
 from softprune.methods.vd import VD
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from softprune.budget.schedules import Schedule
+from softprune.goals.schedule import Schedule
 from softprune.methods.base import Context, Method, Pursuit, Target, Total
 from softprune.methods.registry import register
 from softprune.methods.transforms import SolvedMask, SolvedThreshold

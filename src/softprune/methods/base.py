@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adagrad, Optimizer
 
-from softprune.budget.schedules import Schedule, cubic
+from softprune.goals.schedule import Schedule, cubic
 from softprune.methods.transforms import MovingMask, SolvedThreshold, Transform
 from softprune.ops import at_random
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.budget.schedules import Schedule, constant
+from softprune.goals.schedule import Schedule, constant
 from softprune.methods.base import Method, Target, Total
 from softprune.methods.registry import register
 from softprune.methods.transforms import SolvedMask, SolvedThreshold

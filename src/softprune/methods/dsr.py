@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from softprune.methods.base import Context, Method, Total
-from softprune.methods.interval import refuse_too_long, require_fraction, require_interval
+from softprune.methods.masks import refuse_too_long, require_fraction, require_interval, share_out
 from softprune.methods.registry import register
-from softprune.methods.shares import share_out
 from softprune.ops import at_random
 
 

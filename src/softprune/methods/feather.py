@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.budget.schedules import Schedule, cubic
+from softprune.goals.schedule import Schedule, cubic
 from softprune.methods.base import Method, Pursuit, Target, Total
-from softprune.methods.interval import require_fraction
+from softprune.methods.masks import require_fraction
 from softprune.methods.registry import register
 from softprune.methods.transforms import PowerThreshold, SolvedThreshold
 from softprune.ops import Backward

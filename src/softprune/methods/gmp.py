@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from softprune.methods.base import Context, Method, Pursuit, Target, Total
-from softprune.methods.interval import refuse_longer_than
+from softprune.methods.masks import refuse_longer_than
 from softprune.methods.registry import register
 from softprune.methods.transforms import SolvedMask, SolvedThreshold
 

@@ -8,11 +8,10 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from softprune.budget.rounds import Staircase, begins_round
-from softprune.budget.schedules import Schedule
+from softprune.goals.schedule import Schedule, Staircase, begins_round
 from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.methods.masks import Remembered
 from softprune.methods.registry import register
-from softprune.methods.remembered import Remembered
 from softprune.methods.transforms import NestedMask, SolvedThreshold, Transform
 
 

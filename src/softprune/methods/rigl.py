@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from softprune.methods.base import Context, Method, Total
-from softprune.methods.interval import due, refuse_too_long, require_fraction, require_interval
+from softprune.methods.masks import due, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
 from softprune.ops import largest
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.budget.schedules import Schedule, constant
+from softprune.goals.schedule import Schedule, constant
 from softprune.methods.base import Context, Method, Pursuit, Target, Total
 from softprune.methods.registry import register
 from softprune.methods.transforms import RisingThreshold, SolvedThreshold

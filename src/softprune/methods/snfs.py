@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from softprune.methods.base import Context, Method, Target, Total
-from softprune.methods.interval import due, refuse_too_long, require_fraction, require_interval
+from softprune.methods.masks import due, refuse_too_long, require_fraction, require_interval, share_out
 from softprune.methods.registry import register
-from softprune.methods.shares import share_out
 from softprune.methods.transforms import MovingMask
 from softprune.ops import at_random, largest
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 
 from softprune.methods.base import Context, Method, Total
-from softprune.methods.interval import due, refuse_too_long, require_fraction, require_interval
+from softprune.methods.masks import due, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
 from softprune.ops import at_random, largest
 

@@ -9,15 +9,15 @@ from typing import Any
 _HOMES = {
     "FastGRNN": "softprune.nn.fastgrnn",
     "FastGRNNCell": "softprune.nn.fastgrnn",
-    "FastGRNNClassifier": "softprune.nn.fastgrnn_classifier",
+    "FastGRNNClassifier": "softprune.nn.fastgrnn",
     "LowRankConv2d": "softprune.nn.low_rank",
     "LowRankLinear": "softprune.nn.low_rank",
-    "fold": "softprune.nn.folding",
+    "fold": "softprune.nn.low_rank",
     "mobilenet_v1": "softprune.nn.mobilenet",
     "resnet18": "softprune.nn.resnet",
-    "resnet20": "softprune.nn.resnet_cifar",
+    "resnet20": "softprune.nn.resnet",
     "resnet50": "softprune.nn.resnet",
-    "resnet56": "softprune.nn.resnet_cifar",
+    "resnet56": "softprune.nn.resnet",
 }
 
 __all__ = [

@@ -28,13 +28,13 @@ NETWORKS: dict[str, NetworkInfo] = {
     "small_cnn": NetworkInfo(
         "softprune.nn.small:small_cnn", (1, 1, 28, 28), "four convolutions for 28x28 images, 10 classes"
     ),
-    "resnet20": NetworkInfo("softprune.nn.resnet_cifar:resnet20", (1, 3, 32, 32), "ResNet20 of He et al., 10 classes"),
-    "resnet56": NetworkInfo("softprune.nn.resnet_cifar:resnet56", (1, 3, 32, 32), "ResNet56 of He et al., 10 classes"),
+    "resnet20": NetworkInfo("softprune.nn.resnet:resnet20", (1, 3, 32, 32), "ResNet20 of He et al., 10 classes"),
+    "resnet56": NetworkInfo("softprune.nn.resnet:resnet56", (1, 3, 32, 32), "ResNet56 of He et al., 10 classes"),
     "fastgrnn_har2": NetworkInfo(
-        "softprune.nn.fastgrnn_classifier:fastgrnn_har2", (1, 128, 9), "FastGRNN with 80 units for HAR-2, 2 classes"
+        "softprune.nn.fastgrnn:fastgrnn_har2", (1, 128, 9), "FastGRNN with 80 units for HAR-2, 2 classes"
     ),
     "fastgrnn_google12": NetworkInfo(
-        "softprune.nn.fastgrnn_classifier:fastgrnn_google12",
+        "softprune.nn.fastgrnn:fastgrnn_google12",
         (1, 99, 32),
         "FastGRNN with 100 units for Google-12, 12 classes",
     ),

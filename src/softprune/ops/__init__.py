@@ -2,8 +2,7 @@
 
 from softprune.ops.g import Custom, Exp, G, Sigmoid, Softplus
 from softprune.ops.masks import at_random, largest
-from softprune.ops.power import power_shrink
-from softprune.ops.threshold import Backward, annealed, masked, shrink, soft_threshold, straight_through
+from softprune.ops.threshold import Backward, annealed, masked, power_shrink, shrink, soft_threshold, straight_through
 
 __all__ = [
     "Backward",

@@ -11,7 +11,7 @@ __all__ = ["figure"]
 
 def __getattr__(name: str) -> Any:
     if name == "figure":
-        from softprune.reporting.notebook import figure
+        from softprune.reporting.figures import figure
 
         return figure
     raise AttributeError(f"module 'softprune.reporting' has no attribute {name!r}")

@@ -1,22 +1,20 @@
-"""Charts of a comparison: accuracy against sparsity and against multiply-adds, and budgets layer by layer."""
+"""Charts of a comparison: accuracy against sparsity and multiply-adds, the Pareto front, budgets layer by layer."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from softprune.reporting.chart import Axis, Chart, Mark, Series
-from softprune.reporting.counting import shared_noun
-from softprune.reporting.estimate import Estimate, estimate
-from softprune.reporting.group import DENSE, Group, Section
-from softprune.reporting.grouping import sections
-from softprune.reporting.level import at_level, levels
+from softprune.reporting.charts import Axis, Chart, Mark, Series
+from softprune.reporting.groups import DENSE, Estimate, Group, Section, at_level, estimate, levels, sections
+from softprune.reporting.labels import shared_noun
 from softprune.reporting.run import Run
 
 NAN = float("nan")
-# An axis of accuracies reaches so many times as far down from the best mean as a quarter of the means are.
+# The axis of accuracies ends below the best mean by this many times the distance to the lower quartile of the means.
 REACH = 3
 MACS = Axis("multiply-adds", scale="log")
+FRONT = "not dominated"
 
 
 def only_section(runs: Sequence[Run]) -> Section:
@@ -51,7 +49,7 @@ def layer_budgets(runs: Sequence[Run]) -> Chart:
 
 
 def sparsity_frontier(section: Section) -> Chart:
-    """The chart of one section."""
+    """Accuracy against sparsity in one section."""
     accuracies, hidden = accuracy_axis(section)
     return Chart(
         name="frontier",
@@ -64,7 +62,7 @@ def sparsity_frontier(section: Section) -> Chart:
 
 
 def cost_frontier(section: Section) -> Chart:
-    """The chart of one section."""
+    """Accuracy against multiply-adds in one section."""
     accuracies, hidden = accuracy_axis(section)
     return Chart(
         name="macs_frontier",
@@ -100,7 +98,7 @@ def _curves(section: Section, x: Callable[[Group], Estimate], *, dense_end: floa
     series = []
     for label in section.labels:
         own = sorted((group for group in section.of(label) if x(group).n), key=lambda group: x(group).mean)
-        # Several variants at one level are no curve.
+        # Several variants at one level do not make a curve.
         asked = [group.goal for group in own if group.level is not None]
         mark: Mark = "points" if len(set(asked)) < len(asked) else "line"
         series.append(
@@ -186,4 +184,74 @@ def _budget(text: str, group: Group, tensors: Sequence[str]) -> Series:
         tuple(one.mean for one in found),
         spread=spread if any(math.isfinite(value) for value in spread) else (),
         group=group.family,
+    )
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which of some (cost, gain) points no other dominates, by cost.
+
+    A point dominates another if it costs no more and gains no less, and one of the two is strictly better.
+
+    Example:
+        >>> front([(1, 0.8), (2, 0.7), (3, 0.9), (3, 0.85)])
+        [0, 2]
+    """
+    kept: list[int] = []
+    best = float("-inf")
+    cheapest_first = sorted(range(len(points)), key=lambda at: (points[at][0], -points[at][1]))
+    for at in cheapest_first:
+        cost, gain = points[at]
+        equal = bool(kept) and points[kept[-1]] == (cost, gain)
+        if gain > best or equal:
+            kept.append(at)
+            best = gain
+    return kept
+
+
+def front_groups(section: Section) -> list[Group]:
+    """The groups of a section that are not dominated, by multiply-adds."""
+    counted = [group for group in section.groups if group.macs.n and group.accuracy.n]
+    return [counted[at] for at in front([(group.macs.mean, group.accuracy.mean) for group in counted])]
+
+
+def pareto(runs: Sequence[Run]) -> Chart:
+    """Accuracy against multiply-adds, with the points that no other dominates."""
+    return pareto_chart(only_section(runs))
+
+
+def pareto_chart(section: Section) -> Chart:
+    """Accuracy against multiply-adds in one section, with the line of points that no other dominates."""
+    best = front_groups(section)
+    accuracies, hidden = accuracy_axis(section)
+    series = []
+    for label in section.labels:
+        own = [group for group in section.of(label) if group.macs.n]
+        series.append(
+            Series(
+                label,
+                tuple(group.macs.mean for group in own),
+                tuple(group.accuracy.mean for group in own),
+                mark="points",
+                spread=tuple(group.accuracy.deviation for group in own),
+                notes=tuple(f"{group.words}{'; ' + FRONT if group in best else ''}" for group in own),
+                group=section.of(label)[0].family,
+            )
+        )
+    line = Series(
+        FRONT,
+        tuple(group.macs.mean for group in best),
+        tuple(group.accuracy.mean for group in best),
+        mark="step",
+        notes=tuple(f"{group.label}, {group.words}" for group in best),
+        faint=True,
+    )
+    return Chart(
+        name="pareto",
+        title="Pareto front",
+        caption="The line leads along the means that no other beats in both accuracy and multiply-adds. It is drawn "
+        "from all methods, hidden ones too; neighbours within a standard deviation are not really apart."
+        f"{hidden}",
+        x=Axis(MACS.label, scale="log"),
+        y=accuracies,
+        series=(*series, line),
     )

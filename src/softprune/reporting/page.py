@@ -1,13 +1,19 @@
-"""Pages: one HTML file each that needs nothing else, made from the templates of this package."""
+"""Pages: one HTML file each that needs nothing else, made from the templates of this package; written, or served."""
 
 from __future__ import annotations
 
+import html
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from softprune.reporting.svg import figure, figures
-from softprune.reporting.tabular import table_html
+from softprune.reporting.tables import table_html
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -16,13 +22,16 @@ STYLES = ("page.css", "chart.css")
 SCRIPTS = ("state.js", "charts.js", "tips.js", "tables.js", "groups.js", "page.js")
 # Nothing is loaded from anywhere; a page that is served while its run goes on may ask its own server for news.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+HOST = "127.0.0.1"
+# Names of this machine. Another one in a request means that a web site has made its own name point here.
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def render(template: str, /, **values: Any) -> str:
+def render(template: str | Path, /, **values: Any) -> str:
     """Fill a template that extends ``base.html``; everything is escaped.
 
     Args:
-        template: a name in the folder ``templates``, or a path below ``softprune/reporting``.
+        template: a name in the folder ``templates``, or the path of a template from elsewhere.
         values: what the template needs; ``base.html`` says what it takes itself.
 
     Example:
@@ -33,7 +42,9 @@ def render(template: str, /, **values: Any) -> str:
     from softprune import __version__
 
     shared = {"style": _joined(STYLES), "script": _joined(SCRIPTS), "policy": POLICY, "version": __version__}
-    return str(_environment().get_template(template).render({**shared, "follow": 0, **values}))
+    known = _environment()
+    made = known.get_template(template) if isinstance(template, str) else known.from_string(template.read_text("utf-8"))
+    return str(made.render({**shared, "follow": 0, **values}))
 
 
 def refuse_place(out: Path, *, example: str) -> None:
@@ -59,9 +70,8 @@ def _environment() -> Environment:
 
 
 def _source(name: str) -> str | None:
-    here = resources.files("softprune.reporting")
-    found = [file for file in (here / "templates" / name, here / name) if file.is_file()]
-    return found[0].read_text(encoding="utf-8") if found else None
+    file = resources.files("softprune.reporting") / "templates" / name
+    return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
 def _joined(names: tuple[str, ...]) -> Any:
@@ -69,3 +79,93 @@ def _joined(names: tuple[str, ...]) -> Any:
     from markupsafe import Markup
 
     return Markup("\n".join(_source(name) or "" for name in names))
+
+
+class FollowServer(ThreadingHTTPServer):
+    """Serves one page on the loopback address.
+
+    Args:
+        make: makes the page; called for every request, never twice at once.
+        port: 0 for any that is free.
+
+    Example:
+        with FollowServer(lambda: report_page(runs, follow=5)) as server:
+            server.serve_forever()
+    """
+
+    daemon_threads = True
+
+    def __init__(self, make: Callable[[], str], *, port: int = 0) -> None:
+        if not 0 <= port <= 65535:
+            raise ValueError(f"a port is a number from 0 to 65535, got {port}")
+        self._make = make
+        self._turn = threading.Lock()
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise OSError(f"port {port} cannot be used ({error.strerror}); leave --port out for a free one") from error
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+    def page(self) -> tuple[HTTPStatus, str]:
+        """The page as it is now; what cannot be read is said on a page of its own."""
+        with self._turn:
+            try:
+                return HTTPStatus.OK, self._make()
+            except (ValueError, OSError) as error:
+                text = f"<!DOCTYPE html><title>error</title><main id=content><p>{html.escape(str(error))}</p></main>"
+                return HTTPStatus.INTERNAL_SERVER_ERROR, text
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FollowServer
+    server_version, sys_version = "softprune", ""
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        if not is_loopback(self.headers.get("Host")):
+            self._send(HTTPStatus.FORBIDDEN, "this page is for this machine alone\n", "text/plain")
+        elif urlsplit(self.path).path != "/":
+            self._send(HTTPStatus.NOT_FOUND, "there is only one page, /\n", "text/plain")
+        else:
+            self._send(*self.server.page(), "text/html")
+
+    def _send(self, status: HTTPStatus, text: str, kind: str) -> None:
+        body = text.encode("utf-8", errors="replace")
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Content-Security-Policy", f"{POLICY}; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are not worth a line each."""
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether the Host of a request names this machine.
+
+    Example:
+        >>> is_loopback("127.0.0.1:8000"), is_loopback("[::1]"), is_loopback("example.org"), is_loopback(None)
+        (True, True, False, False)
+    """
+    try:
+        return urlsplit(f"//{host or ''}").hostname in _LOOPBACK
+    except ValueError:
+        return False

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from softprune.budget.files import read_bytes
+from softprune.records import read_bytes
 
 MOST_BYTES = 512 << 20
 NAN = float("nan")
@@ -60,7 +60,7 @@ def read_object(path: Path, problems: list[str], *, optional: bool = False) -> M
 
 
 def read_rows(path: Path, problems: list[str]) -> list[Mapping[str, Any]]:
-    """The objects of a .jsonl file, one per line; lines that are none are left out."""
+    """The objects of a .jsonl file, one per line; other lines are left out."""
     rows: list[Mapping[str, Any]] = []
     bad: list[int] = []
     lines = read_lines(path, problems)
@@ -109,7 +109,7 @@ def read_table(path: Path, problems: list[str], *, needed: Sequence[str]) -> Ite
 
 
 def number(value: object) -> float:
-    """The value as a float; NaN for anything that is no number.
+    """The value as a float; NaN for anything that is not a number.
 
     Example:
         >>> number("0.5"), number(True), number(None)

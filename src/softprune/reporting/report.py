@@ -1,31 +1,80 @@
-"""The report of one or several runs: a page that is one file, and figures for papers."""
+"""The report of one or several runs: a page that is one file, figures for papers, and budgets to set beside them."""
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from softprune.budget.allocate import erk, uniform
 from softprune.budget.budget import Budget
-from softprune.budget.counted import WEIGHT
-from softprune.budget.files import write_text
-from softprune.reporting.chart import Chart
-from softprune.reporting.charts import CHARTS, tells_something
-from softprune.reporting.counting import shared_noun
-from softprune.reporting.curves import named
-from softprune.reporting.latency import latency_table
-from softprune.reporting.layer_table import layer_table, run_table
-from softprune.reporting.layerwise import layer_macs, layer_sparsity
+from softprune.budget.costs import Profile
+from softprune.budget.show import WEIGHT
+from softprune.goals.goal import Sparsity
+from softprune.records import BUDGET, CONFIG, write_text
+from softprune.reporting.charts import CHARTS, Chart, layer_macs, layer_sparsity, named, tells_something
+from softprune.reporting.figures import save_figures
+from softprune.reporting.labels import shared_noun
 from softprune.reporting.page import refuse_place, render
-from softprune.reporting.rivals import rivals
 from softprune.reporting.run import Run, find_runs, read_run
 from softprune.reporting.summary import cards, headline
+from softprune.reporting.tables import layer_table, run_table, times_table
 
+_RULES = {"uniform": uniform, "erk": erk}
 TRAINING = ("accuracy", "sparsity", "training_loss")
 THRESHOLDS = ("thresholds", "final_thresholds")
+
+
+def reference_budgets(names: Iterable[str], runs: Sequence[Run]) -> list[Budget]:
+    """The budgets that runs are set against, with the names of the runs' tensors.
+
+    Args:
+        names: "uniform" or "erk" for the total that the first run reached; or a budget file, a run folder, or a
+            published budget such as "resnet50/str-90.23".
+        runs: the first that has a budget says which network it is.
+
+    Returns:
+        budgets whose ``source`` is the name; of a path its last part.
+
+    Raises:
+        ValueError: naming a budget that is of another network.
+
+    Example:
+        reference_budgets(["uniform", "erk"], [read_run(Path("runs/demo"))])
+    """
+    wanted = list(dict.fromkeys(names))
+    if not wanted:
+        return []
+    own = next((run.budget for run in runs if run.budget is not None and run.budget.profile is not None), None)
+    if own is None or own.profile is None:
+        raise ValueError(f"no {BUDGET} tells the layers of these runs yet, so {wanted[0]} cannot be set beside them")
+    return [_reference(name, own, own.profile) for name in wanted]
+
+
+def _reference(name: str, own: Budget, profile: Profile) -> Budget:
+    if name in _RULES:
+        if not 0 < own.overall < 1:
+            raise ValueError(f"{name} shares out the sparsity of a run, and this one has {own.overall:.2%}")
+        made = _RULES[name](profile, Sparsity(own.overall))
+        return Budget(made.densities, profile, f"{name} ({own.overall * 100:.2f} %)")
+    other = Budget.load(name)
+    label = Path(name).resolve().name if Path(name).exists() else name
+    if set(other) == set(profile.names):
+        return Budget({tensor: other[tensor] for tensor in profile.names}, profile, label)
+    # The same network under other names: as many tensors, of the same sizes, in the same order.
+    sizes = [math.prod(t.shape) for t in other.profile] if other.profile else []
+    if other.profile and sizes == [t.params for t in profile]:
+        pairs = zip(profile.names, other.profile.names, strict=True)
+        return Budget({mine: other[theirs] for mine, theirs in pairs}, profile, label)
+    missing = next((tensor for tensor in profile.names if tensor not in other), "")
+    raise ValueError(
+        f"the budget {name} is of another network: it has {len(other)} tensors, the run {len(profile)}"
+        f"{f', and none called {missing}' if missing else ''}; choose one of the same network"
+    )
 
 
 def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: int = 0) -> str:
@@ -33,7 +82,7 @@ def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: 
 
     Args:
         runs: in the order of the page.
-        against: other budgets to set the layers beside, as :func:`softprune.reporting.rivals.rivals` finds them.
+        against: other budgets to set the layers beside, as `reference_budgets` finds them.
         follow: seconds after which a served page asks for news; 0 for a file.
     """
     alone = runs[0] if len(runs) == 1 else None
@@ -49,7 +98,7 @@ def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: 
         training=[charts[name] for name in TRAINING if name in charts],
         thresholds=[charts[name] for name in THRESHOLDS if name in charts],
         layers=layers,
-        latency=latency_table([(run.latency, name) for run, name in named(runs, runs[0].name) if run.latency]),
+        latency=times_table([(run.latency, name) for run, name in named(runs, runs[0].name) if run.latency]),
         table=table if table.rows else None,
         counted=shared_noun(run.units for run in runs),
         single=all(run.units == WEIGHT for run in runs),
@@ -74,8 +123,8 @@ def write_report(
     Args:
         paths: run folders, or folders of them.
         out: the HTML file; an existing one is replaced.
-        against: budgets by name, see :func:`softprune.reporting.rivals.rivals`.
-        figures: a folder for the charts as SVG and PNG; None for none.
+        against: budgets by name, see `reference_budgets`.
+        figures: a folder for the charts as SVG; None for none.
 
     Returns:
         the files that were written.
@@ -88,8 +137,6 @@ def write_report(
     page = report_page(runs, against=others)
     written: list[Path] = []
     if figures is not None:
-        from softprune.reporting.plot import save_figures
-
         written += save_figures(report_charts(runs, against=others), figures)
     return [write_text(out, page), *written]
 
@@ -97,7 +144,7 @@ def write_report(
 def load(paths: Sequence[Path], against: Sequence[str] = ()) -> tuple[list[Run], list[Budget]]:
     """The runs at some paths, and the budgets to set them against."""
     runs = [read_run(path) for path in find_runs(paths)]
-    return runs, rivals(against, runs)
+    return runs, reference_budgets(against, runs)
 
 
 def _subtitle(runs: Sequence[Run]) -> str:
@@ -120,7 +167,7 @@ def _facts(run: Run, name: str) -> dict[str, Any]:
         "config": yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True),
         "environment": [(key, _plain(value)) for key, value in run.environment.items() if key != "version"],
         "started": shlex.join(words),
-        "again": shlex.join(["softprune", "train", str(run.path / "config.yaml"), "--out", f"runs/{run.name}-again"]),
+        "again": shlex.join(["softprune", "train", str(run.path / CONFIG), "--out", f"runs/{run.name}-again"]),
         "problems": run.problems,
     }
 

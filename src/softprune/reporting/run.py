@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from softprune.budget.budget import Budget
-from softprune.budget.counted import WEIGHT
-from softprune.reporting.counting import configured_units
-from softprune.reporting.latency import LATENCY, Latency, read_latency
-from softprune.reporting.naming import goal_text, label, method_name, model_name
+from softprune.budget.show import WEIGHT
+from softprune.records import BUDGET, CONFIG, ENVIRONMENT, LATENCY, LAYERS, METRICS, RESULT
+from softprune.reporting.labels import configured_units, goal_text, label, method_name, model_name
 from softprune.reporting.reading import known, number, read_object, read_rows, read_table
-
-CONFIG = "config.yaml"
-_COLUMNS = ("epoch", "step", "name", "s", "alpha", "density", "l1_active", "macs")
+from softprune.reporting.times import MeasuredTimes, read_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +39,9 @@ class Layer:
     macs: float
 
 
+_EPOCH, _STEP, *_VALUES = (field.name for field in fields(Layer))
+
+
 @dataclass(frozen=True)
 class Run:
     """All that a run folder says.
@@ -55,7 +55,7 @@ class Run:
         steps: rows of metrics.jsonl of kind "step".
         epochs: rows of metrics.jsonl of kind "epoch".
         layers: the rows of layers.csv by tensor, in order.
-        budget: budget.json; None if there is none that can be read.
+        budget: budget.json; None if it is missing or cannot be read.
         problems: what could not be read, a sentence each.
         latency: what was measured of its network; None if nothing was.
     """
@@ -70,7 +70,7 @@ class Run:
     layers: Mapping[str, tuple[Layer, ...]]
     budget: Budget | None
     problems: tuple[str, ...]
-    latency: Latency | None = None
+    latency: MeasuredTimes | None = None
 
     @property
     def method(self) -> str:
@@ -163,18 +163,18 @@ def read_run(path: Path) -> Run:
         raise ValueError(f"{path} holds no run: it has no {CONFIG}")
     problems: list[str] = []
     config = read_object(path / CONFIG, problems)
-    rows = read_rows(path / "metrics.jsonl", problems)
-    latency = read_latency(path / LATENCY, problems)
+    rows = read_rows(path / METRICS, problems)
+    latency = read_times(path / LATENCY, problems)
     return Run(
         path=path,
         name=path.resolve().name,
         config=config,
-        environment=read_object(path / "environment.json", problems),
-        result=read_object(path / "result.json", problems, optional=True),
+        environment=read_object(path / ENVIRONMENT, problems),
+        result=read_object(path / RESULT, problems, optional=True),
         steps=tuple(row for row in rows if row.get("kind") == "step"),
         epochs=tuple(row for row in rows if row.get("kind") == "epoch"),
-        layers=_layers(path / "layers.csv", problems),
-        budget=_budget(path / "budget.json", problems, dense=method_name(config) == "dense"),
+        layers=_layers(path / LAYERS, problems),
+        budget=_budget(path / BUDGET, problems, needed=method_name(config) != "dense"),
         problems=tuple(problems),
         latency=latency,
     )
@@ -196,7 +196,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         here = [path] if (path / CONFIG).is_file() else _below(path)
         if not here:
-            what = "holds no run: no folder in it has a config.yaml" if path.is_dir() else "is not a folder"
+            what = f"holds no run: no folder in it has a {CONFIG}" if path.is_dir() else "is not a folder"
             raise ValueError(f"{path} {what}; name a run folder, or a folder of run folders")
         for run in here:
             found.setdefault(run.resolve(), run)
@@ -215,21 +215,21 @@ def _below(path: Path) -> list[Path]:
 def _layers(path: Path, problems: list[str]) -> dict[str, tuple[Layer, ...]]:
     layers: dict[str, list[Layer]] = {}
     bad = 0
-    for row in read_table(path, problems, needed=_COLUMNS):
-        epoch, step = known(row["epoch"]), known(row["step"])
+    for row in read_table(path, problems, needed=(_EPOCH, _STEP, "name", *_VALUES)):
+        epoch, step = known(row[_EPOCH]), known(row[_STEP])
         if epoch is None or step is None:
             bad += 1
             continue
-        values = (number(row[column]) for column in _COLUMNS[3:])
+        values = (number(row[column]) for column in _VALUES)
         layers.setdefault(row["name"], []).append(Layer(int(epoch), int(step), *values))
     if bad:
         problems.append(f"{path.name}: {bad} rows have no epoch or step and are left out.")
     return {name: tuple(rows) for name, rows in layers.items()}
 
 
-def _budget(path: Path, problems: list[str], *, dense: bool) -> Budget | None:
+def _budget(path: Path, problems: list[str], *, needed: bool) -> Budget | None:
     if not path.exists():
-        if not dense:
+        if needed:
             problems.append(f"{path.name} is missing; it is written after the first epoch.")
         return None
     try:
@@ -237,3 +237,21 @@ def _budget(path: Path, problems: list[str], *, dense: bool) -> Budget | None:
     except (ValueError, OSError, RecursionError) as error:
         problems.append(f"{path.name} cannot be used: {error}")
         return None
+
+
+def read_outcome(path: Path) -> Run:
+    """A run without its history, whose steps, epochs and layers are empty: hundreds of runs are read in seconds.
+
+    Raises:
+        ValueError: if the folder has no config.yaml.
+
+    Example:
+        read_outcome(Path("runs/demo")).accuracy
+    """
+    if not (path / CONFIG).is_file():
+        raise ValueError(f"{path} holds no run: it has no {CONFIG}")
+    problems: list[str] = []
+    config = read_object(path / CONFIG, problems)
+    result = read_object(path / RESULT, problems, optional=True)
+    budget = _budget(path / BUDGET, problems, needed=False)
+    return Run(path, path.resolve().name, config, {}, result, (), (), {}, budget, tuple(problems))

@@ -1,20 +1,69 @@
-"""The summary of a run: what was asked for and what was reached, for someone who sees it for the first time."""
+"""The summary of a run: what was asked for, what was reached, and how large it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from softprune.budget.counted import WEIGHT, noun
-from softprune.budget.goals import Sparsity
-from softprune.reporting.naming import section
+from softprune.budget.show import WEIGHT, noun
+from softprune.goals.goal import Sparsity
+from softprune.records import CHECKPOINTS
+from softprune.reporting.labels import section
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
-from softprune.reporting.sizes import checkpoint, dense_bytes, packed_bytes, size_text
-from softprune.reporting.svg.scale import short
-from softprune.reporting.tabular import shown
+from softprune.reporting.svg.axes import short
+from softprune.reporting.tables import shown
 
+FLOAT = 4  # bytes of a weight
+POSITION = 2  # bytes of a position, counted from the weight before
 LONG = 10**7
+
+
+def dense_bytes(run: Run) -> int | None:
+    """Bytes of all parameters in float32; None if the network is not known, as where its profile counts units."""
+    profile = run.budget.profile if run.budget else None
+    return None if profile is None or run.units != WEIGHT else FLOAT * (profile.params + profile.other_params)
+
+
+def packed_bytes(run: Run) -> int | None:
+    """An estimate without zeros: float32 values, and per tensor a bit for every weight or a position for every value.
+
+    Of these the smaller one counts, and a tensor that is smaller dense stays dense.
+    """
+    budget = run.budget
+    if budget is None or budget.profile is None or run.units != WEIGHT:
+        return None
+    total = FLOAT * budget.profile.other_params
+    for cost in budget.profile:
+        kept = round(budget[cost.name] * cost.params)
+        total += min(FLOAT * cost.params, FLOAT * kept + min(-(-cost.params // 8), POSITION * kept))
+    return total
+
+
+def checkpoint(run: Run) -> Path | None:
+    """The path of the last checkpoint; None without one."""
+    last = run.result.get("last")
+    named = last.get("checkpoint") if isinstance(last, Mapping) else None
+    folder = run.path / CHECKPOINTS
+    if isinstance(named, str):
+        # Only a file of this folder: a result of unknown origin shall not name another.
+        found = folder / Path(named).name
+        return found if found.is_file() else None
+    return max(folder.glob("step-*.safetensors"), default=None)
+
+
+def size_text(count: int) -> str:
+    """Bytes in words.
+
+    Example:
+        >>> size_text(1_045_568), size_text(999)
+        ('1.05 MB', '999 bytes')
+    """
+    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}" if count < 1000 * size else f"{count / size:,.0f} {unit}"
+    return f"{count} bytes"
 
 
 @dataclass(frozen=True)
@@ -119,7 +168,7 @@ def verdict(run: Run) -> str:
     if goal.get("scope") == "all":
         return ""
     if run.units != WEIGHT and wanted is not None:
-        # A goal of parameters means those of the network without what is pruned, not so many units.
+        # A goal of parameters means those of the network without what is pruned, not a number of units.
         if run.stored is None:
             return ""
         return _apart(run.stored - int(wanted), "parameter", int(wanted), finished=run.finished)

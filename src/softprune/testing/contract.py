@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from softprune.methods.base import Method
-from softprune.testing.case import Case, Timetable
-from softprune.testing.compilation import nothing_compiles_again
-from softprune.testing.life import (
+from softprune.testing.checks import (
     bake_is_exact,
     config_round_trips,
     copies_are_independent,
     explicit_calls_do_as_hooks,
+    forward_is_as_documented,
+    masks_change_on_time,
+    nothing_compiles_again,
+    pruned_weights_stay_zero,
     runs_repeat,
+    support_is_recovered,
+    total_is_kept,
+    total_is_reached,
     training_resumes,
 )
-from softprune.testing.mask import masks_change_on_time, pruned_weights_stay_zero
-from softprune.testing.network import NETWORKS
-from softprune.testing.recovery import support_is_recovered
-from softprune.testing.start import forward_is_as_documented
-from softprune.testing.total import total_is_kept, total_is_reached
-from softprune.testing.trial import OPTIMIZERS, Setting, hastened
+from softprune.testing.trial import NETWORKS, OPTIMIZERS, Case, Setting, Timetable, hastened
 
 _ON_METHODS: tuple[Callable[[Method], None], ...] = (config_round_trips, support_is_recovered)
 # In every setting.
@@ -61,8 +61,8 @@ def check_method(method: Method, *, only: Iterable[str] = CHECKS, timetable: Tim
     Args:
         method: with the settings that it shall be tried with.
         only: the names of the checks to make, of `CHECKS`; all by default.
-        timetable: whether masks may change in this step, from 1, of so many; for methods that move masks at other times
-            than every `every` steps.
+        timetable: whether masks may change, given the step (from 1) and the number of steps; for methods that
+            move masks at other times than every `every` steps.
 
     Raises:
         ContractError: if a check fails; the first one that does.

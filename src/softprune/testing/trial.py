@@ -1,4 +1,4 @@
-"""A trial: one method trains one small network for a few steps, the same in every run."""
+"""Small trainings of a method: the networks and their data, one trial in a setting, and its history."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,18 +15,78 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from softprune.budget.budget import Budget
-from softprune.budget.goals import Sparsity
-from softprune.budget.prunable import prunable_tensors
+from softprune.budget.profiler import prunable_tensors
 from softprune.core.collapse import CollapseWarning
-from softprune.core.forecasting.outlook import ForecastWarning
 from softprune.core.sparsify import sparsify
+from softprune.forecast.forecast import ForecastWarning
+from softprune.goals.goal import Sparsity
 from softprune.methods.base import Method, Target, Total
 from softprune.methods.transforms import Masked, SolvedMask
-from softprune.testing.network import Network
 
+# Three small networks, of dense, convolutional and recurrent layers, with data to train them on.
+BATCH, CLASSES = 8, 4
+# One method trains one small network for a few steps, the same in every run.
 STEPS = 30
-# So many steps between two masks, where a method says how many: a short trial then has several.
+# Steps between two masks, where a method says how many: a short trial then has several.
 EVERY = 5
+
+
+@dataclass(frozen=True)
+class Network:
+    """How to build a network, and the shape of one of its inputs."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+
+    def made(self) -> nn.Module:
+        """The same weights every time; the random state of the caller is left alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self.build()
+
+    def batch(self, number: int) -> tuple[Tensor, Tensor]:
+        """Inputs and classes that can be learnt: the class is the largest of the first few numbers."""
+        generator = torch.Generator().manual_seed(number)
+        x = torch.randn(BATCH, *self.shape, generator=generator)
+        return x, x.flatten(1)[:, :CLASSES].argmax(1)
+
+
+class Cell(nn.Module):
+    """A recurrent cell that walks over a short sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(5, 8)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(len(x), 8)
+        for moment in x.unbind(1):
+            state = self.cell(moment, state)
+        out: Tensor = self.head(state)
+        return out
+
+
+def _dense() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def _convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 12, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, CLASSES),
+    )  # fmt: skip
+
+
+NETWORKS = (
+    Network("mlp", _dense, (12,)),
+    Network("cnn", _convolutional, (3, 6, 6)),
+    Network("cell", Cell, (3, 5)),
+)
+
+
 GOAL = Sparsity(0.8)
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
@@ -36,7 +97,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is tried on."""
+    """The network, optimizer and kind of total that a method is tried with."""
 
     network: Network
     optimizer: str
@@ -159,3 +220,72 @@ class quiet(warnings.catch_warnings):  # noqa: N801
         warnings.simplefilter("ignore", ForecastWarning)
         warnings.simplefilter("ignore", CollapseWarning)
         return entered
+
+
+# Whether masks may change in a step, given the step (counted from 1) and the number of steps.
+Timetable = Callable[[int, int], bool]
+
+
+class UnmetError(AssertionError):
+    """What was expected and what was seen."""
+
+
+def require(holds: object, expected: str, seen: object) -> None:
+    if not holds:
+        raise UnmetError(f"expected {expected}; saw {seen}")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The masks and weights of a network after a number of steps, by tensor."""
+
+    step: int
+    living: dict[str, Tensor]
+    effective: dict[str, Tensor]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: int(mask.sum()) for name, mask in self.living.items()}
+
+
+class Case:
+    """What the checks of a method are given: the method in a setting, and the history of one whole training."""
+
+    def __init__(self, method: Method, setting: Setting, timetable: Timetable | None = None) -> None:
+        self.method = method
+        self.setting = setting
+        self.timetable = timetable
+
+    def trial(self, *, follow: bool = True) -> Trial:
+        return Trial(self.method, self.setting, follow=follow)
+
+    @cached_property
+    def _watched(self) -> tuple[list[Snapshot], Trial]:
+        trial = self.trial()
+        frames = [Snapshot(0, trial.living(), trial.effective())]
+        for step in range(1, STEPS + 1):
+            trial.train()
+            frames.append(Snapshot(step, trial.living(), trial.effective()))
+        return frames, trial
+
+    @property
+    def frames(self) -> list[Snapshot]:
+        """A whole training, from before its first step."""
+        return self._watched[0]
+
+    @property
+    def finished(self) -> Trial:
+        """The trial that made the frames; only the last check may change it."""
+        return self._watched[1]
+
+
+def unequal(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
+    """The names of tensors that are not the same bit for bit."""
+    return sorted(
+        name for name in {*one, *other} if name not in one or name not in other or not same(one[name], other[name])
+    )
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Bit for bit, with NaN equal to itself."""
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())

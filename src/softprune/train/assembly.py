@@ -18,18 +18,18 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from softprune.budget.costs import Profile
 from softprune.budget.profiler import profile
-from softprune.core.choice import managed_names
-from softprune.core.forecasting.proposal import Proposal, propose
 from softprune.core.groups import param_groups
+from softprune.core.plan import managed_names
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
+from softprune.forecast.propose import Proposal, propose
 from softprune.nn.catalog import build
 from softprune.train.config import RunConfig
-from softprune.train.config.rule import parse_match
-from softprune.train.learning_rate import schedule_function
+from softprune.train.config.goal import parse_match
+from softprune.train.network import load_weights_
 from softprune.train.processes import Processes
-from softprune.train.weights import load_weights_
+from softprune.train.schedule import schedule_function
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,20 @@ from typing import Any
 import torch
 
 from softprune.budget.budget import Budget
+from softprune.records import CONFIG, METRICS
 from softprune.train.assembly import assemble
 from softprune.train.checkpoints import Checkpoint, Checkpoints, restore, set_aside
 from softprune.train.config import RunConfig
 from softprune.train.data.catalog import open_data
 from softprune.train.data.source import Source
-from softprune.train.length import stretch
-from softprune.train.lock import locked
-from softprune.train.loggers.audience import Audience
-from softprune.train.loggers.catalog import open_loggers
+from softprune.train.loggers.base import Audience
+from softprune.train.loggers.services import open_loggers
+from softprune.train.network import initial_weights
 from softprune.train.observer import Beginning, Ending, Observer, Silent
 from softprune.train.processes import Processes, join_processes
-from softprune.train.run_folder import CONFIG, METRICS, RunFolder
+from softprune.train.run_folder import RunFolder, locked
+from softprune.train.schedule import stretch
 from softprune.train.trainer import Position, Trainer
-from softprune.train.weights import initial_weights
 
 
 @dataclass(frozen=True)

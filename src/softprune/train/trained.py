@@ -14,19 +14,19 @@ from softprune.core.sparsify import sparsify
 from softprune.core.state_file import write_tensors
 from softprune.methods.registry import from_config
 from softprune.nn.catalog import build
+from softprune.records import CONFIG
 from softprune.train.assembly import Assembly, aims_of, assemble, selection
 from softprune.train.checkpoints import BEST, Checkpoint, Checkpoints, load_weights, read_checkpoint, weights_prefix
 from softprune.train.config import RunConfig
-from softprune.train.config.section import is_factory
+from softprune.train.config.sections import is_factory
 from softprune.train.data.catalog import known_shape
 from softprune.train.data.source import Source
-from softprune.train.evaluation import Score, evaluate
-from softprune.train.length import stretch
-from softprune.train.plain import PlainNetwork
+from softprune.train.network import PlainNetwork, fitting
 from softprune.train.processes import Processes, join_processes
 from softprune.train.run import open_source
-from softprune.train.run_folder import CONFIG, RunFolder
-from softprune.train.weights import fitting
+from softprune.train.run_folder import RunFolder
+from softprune.train.schedule import stretch
+from softprune.train.trainer import Score, evaluate
 
 # How the name of a managed weight in a state dict differs from its plain name.
 _MANAGED = re.compile(r"\.parametrizations\.([^.]+)\.original$")

@@ -1,26 +1,219 @@
-"""The training loop."""
+"""Accuracy and loss on the test data, over all processes."""
 
 from __future__ import annotations
 
+import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from softprune.core.sharding import local
+from softprune.core.sharding import local, whole
 from softprune.train.assembly import Assembly
 from softprune.train.checkpoints import Checkpoints
 from softprune.train.config import RunConfig
 from softprune.train.data.source import Epoch, Source
-from softprune.train.evaluation import Score, evaluate
-from softprune.train.interruption import Interruption
 from softprune.train.observer import Observer, Progress, StopRun
 from softprune.train.processes import Processes
 from softprune.train.run_folder import RunFolder
-from softprune.train.stepper import Stepper
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a model does on the test data."""
+
+    accuracy: float
+    loss: float
+    samples: int
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, source: Source, config: RunConfig, processes: Processes) -> Score:
+    """Evaluate in eval mode, with the precision and the smoothed loss of the training."""
+    training = model.training
+    model.eval()
+    right = loss = samples = 0.0
+    for inputs, labels in source.test_epoch(batch=config.batch, rank=processes.rank, world=processes.world):
+        if not len(labels):
+            continue
+        inputs, labels = place(inputs, config, processes), labels.to(processes.device)
+        with autocast(config, processes):
+            logits = model(inputs)
+            loss += F.cross_entropy(logits, labels, label_smoothing=config.label_smoothing, reduction="sum").item()
+        right += logits.argmax(dim=1).eq(labels).sum().item()
+        samples += len(labels)
+    model.train(training)
+    right, loss, samples = processes.total(right, loss, samples)
+    return Score(right / samples, loss / samples, int(samples))
+
+
+def place(inputs: torch.Tensor, config: RunConfig, processes: Processes) -> torch.Tensor:
+    """Inputs on the device of this process, in the memory layout of the configuration."""
+    inputs = inputs.to(processes.device, non_blocking=True)
+    if config.channels_last and inputs.ndim == 4:
+        inputs = inputs.to(memory_format=torch.channels_last)
+    return inputs
+
+
+def autocast(config: RunConfig, processes: Processes) -> AbstractContextManager[Any]:
+    """The precision of the configuration, for as long as it is entered."""
+    if config.precision == "fp32":
+        return nullcontext()
+    dtype = torch.float16 if config.precision == "fp16" else torch.bfloat16
+    return torch.autocast(processes.device.type, dtype=dtype)
+
+
+# Stopping cleanly: a signal asks, the loop decides when.
+
+
+class Interruption:
+    """Remembers SIGINT and SIGTERM while it is entered, so that the loop can finish its step and checkpoint.
+
+    A second SIGINT interrupts at once, as people expect of Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self.asked_by: str | None = None
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        # Python lets only the main thread set handlers; elsewhere (a notebook's worker) signals go where they went.
+        if threading.current_thread() is threading.main_thread():
+            for kind in (signal.SIGINT, signal.SIGTERM):
+                self._previous[kind] = signal.signal(kind, self._hear)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+            # What came too late to stop this one is not lost on the one around it.
+            outer = getattr(handler, "__self__", None)
+            if isinstance(outer, Interruption):
+                outer.asked_by = outer.asked_by or self.asked_by
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.asked_by is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked_by = signal.Signals(number).name
+
+
+# One optimizer step on a global batch, whatever the parts and the processes it is split over.
+
+
+# Of the loss, in fp16. Below it small gradients vanish, and larger ones overflow as they would without a scale.
+LEAST_SCALE = 1.0
+
+
+class Stepper:
+    """Makes the steps of an assembled run.
+
+    Args:
+        config: of the run.
+        parts: the assembled run.
+        processes: this process among its peers.
+    """
+
+    def __init__(self, config: RunConfig, parts: Assembly, processes: Processes) -> None:
+        self.config, self.parts, self.processes = config, parts, processes
+
+    def step(self, number: int, inputs: Tensor, labels: Tensor) -> float:
+        """Make a step, and return the mean loss over the samples of all processes.
+
+        In fp16 gradients may overflow. Then nothing is moved: the loss scale is lowered and the same batch taken again.
+        So step n of a run always has the n-th batch and the n-th learning rate, and all that counts steps agrees.
+
+        Args:
+            number: steps of the run before this one.
+            inputs: this process's share of the batch.
+            labels: likewise.
+
+        Raises:
+            FloatingPointError: when the loss is NaN or infinite, or gradients overflow however small the scale.
+        """
+        parts = self.parts
+        lr = parts.rate(number)
+        for group in parts.optimizer.param_groups:
+            group["lr"] = lr
+        (samples,) = self.processes.total(len(labels))
+        while True:
+            loss = self._backward(inputs, labels, samples)
+            if not math.isfinite(loss):
+                raise FloatingPointError(f"the loss is {loss} at step {number + 1}; {self._name_the_bad()}")
+            if self._apply():
+                break
+            if parts.scaler.get_scale() < LEAST_SCALE:
+                raise FloatingPointError(
+                    f"gradients overflow fp16 at step {number + 1} without any loss scale; {self._name_the_bad()}, "
+                    "or set precision=bf16"
+                )
+        if parts.average is not None:
+            parts.average.update_parameters(parts.model)
+        return loss
+
+    def _backward(self, inputs: Tensor, labels: Tensor, samples: float) -> float:
+        """Leave the gradient of the mean loss over the samples of all processes; that mean."""
+        parts, config, processes = self.parts, self.config, self.processes
+        parts.optimizer.zero_grad()
+        summed = []
+        # Every process makes the same number of parts, whatever its share of the batch.
+        pieces = (t.tensor_split(config.accumulate) for t in (inputs, labels))
+        for nth, (x, y) in enumerate(zip(*pieces, strict=True), start=1):
+            x, y = place(x, config, processes), y.to(processes.device, non_blocking=True)
+            # Gradients are exchanged once, with those of the last part.
+            with nullcontext() if nth == config.accumulate else parts.unsynchronised():
+                with autocast(config, processes):
+                    losses = F.cross_entropy(
+                        parts.runner(x), y, label_smoothing=config.label_smoothing, reduction="sum"
+                    )
+                # Wrappers average gradients over processes; this makes it the mean over the samples of all of them.
+                parts.scaler.scale(losses).backward(torch.full_like(losses, processes.world / samples))
+            summed.append(losses.detach())
+        # Read at the end: on an accelerator every reading waits until all before it is computed.
+        return processes.total(sum(s.item() for s in summed))[0] / samples
+
+    def _apply(self) -> bool:
+        """Move the weights; False if gradients overflowed, the loss scale was lowered and nothing moved."""
+        parts = self.parts
+        if self.config.clip_norm is not None:
+            self._clip(self.config.clip_norm)
+        scale = parts.scaler.get_scale()
+        parts.scaler.step(parts.optimizer)
+        parts.scaler.update()
+        return parts.scaler.get_scale() >= scale
+
+    def _clip(self, limit: float) -> None:
+        """Clip the gradient of the weights. Thresholds are left out: clipping would weaken the loss, not the decay."""
+        self.parts.scaler.unscale_(self.parts.optimizer)
+        groups = self.parts.optimizer.param_groups
+        weights = [
+            p for group in groups if group.get("name") not in ("threshold", "undecayed") for p in group["params"]
+        ]
+        torch.nn.utils.clip_grad_norm_(weights, limit)
+
+    def _name_the_bad(self) -> str:
+        where = "the inputs or the loss itself"
+        for name, p in self.parts.model.named_parameters():
+            if not bool(torch.isfinite(whole(p.detach())).all()):
+                where = f"the values of {name}"
+                break
+            if p.grad is not None and not bool(torch.isfinite(whole(p.grad)).all()):
+                where = f"the gradient of {name}"
+        return f"not finite: {where}. Lower the learning rate or clip_norm"
+
+
+# The training loop.
+
 
 Seen = TypeVar("Seen")
 

@@ -8,9 +8,8 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Rprop
 from torch.optim.lr_scheduler import LambdaLR, OneCycleLR, ReduceLROnPlateau
 
-from softprune.core.forecasting.forecast import forecast
-from softprune.core.forecasting.motion import read_motion
-from softprune.core.forecasting.trajectory import crossing, trajectory
+from softprune.forecast.forecast import forecast
+from softprune.forecast.simulate import crossing, read_motion, trajectory
 
 EPOCHS, STEPS_PER_EPOCH = 100, 5005
 MARKS = (-88.73, -20.0, -10.0, -5.0)

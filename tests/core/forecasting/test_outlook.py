@@ -9,12 +9,12 @@ from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import LambdaLR
 
-from softprune.core.forecasting.outlook import ForecastWarning
 from softprune.core.sparsify import sparsify
+from softprune.forecast.forecast import ForecastWarning
 from softprune.methods import STR
 from softprune.ops import Custom
 
-pytestmark = pytest.mark.filterwarnings("ignore::softprune.core.forecasting.outlook.ForecastWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
 
 
 def _net():

@@ -8,9 +8,9 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, NAdam, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, ReduceLROnPlateau
 
-from softprune.core.forecasting.forecast import forecast
-from softprune.core.forecasting.proposal import propose, replay
-from softprune.core.forecasting.schedule import learning_rates
+from softprune.forecast.forecast import forecast
+from softprune.forecast.propose import propose, replay
+from softprune.forecast.schedule import learning_rates
 
 PLANS = {
     "sgd": (SGD, {"lr": 0.1, "momentum": 0.9}, 1600, {}),

@@ -10,7 +10,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW
 from torch.optim import lr_scheduler as schedulers
 
-from softprune.core.forecasting.schedule import caveat, learning_rates, settings
+from softprune.forecast.schedule import caveat, learning_rates, settings
 
 STEPS = 60
 

@@ -8,9 +8,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, NAdam, RAdam, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
-from softprune.core.forecasting.motion import read_motion
-from softprune.core.forecasting.simulation import simulate
-from softprune.core.forecasting.trajectory import crossing, trajectory
+from softprune.forecast.simulate import crossing, read_motion, simulate, trajectory
 
 STEPS = 200
 

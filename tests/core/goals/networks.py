@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from softprune.nn.resnet_cifar import resnet20
+from softprune.nn.resnet import resnet20
 
 
 class TransformerBlock(nn.Module):

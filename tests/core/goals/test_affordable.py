@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from softprune.core.goals.affordable import Affordable, affordable, most_that_fit
-from softprune.core.goals.bill import Stored, Sum
-from softprune.core.goals.candidate import Candidate
+from softprune.goals.cost import Stored, Sum
+from softprune.goals.select import Candidate
+from softprune.goals.solve import Affordable, affordable, most_that_fit
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from softprune import Filters, Flops, Latency, Params, Sparsity
 from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.latency import LatencyTable, LayerTime
-from softprune.core.goals.allowance import allowance, prices_of
+from softprune.goals.cost import allowance, prices_of
 
 # Two tensors under the goal and one that is not, with 4, 10 and 1 multiply-adds for each weight, and 7 besides.
 PROFILE = Profile(

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 import softprune
 from softprune import GMP, STR, Filters, Flops, Params, Rule, Sparsity, Units, constant, profile, shrink, sparsify
-from softprune.core.gate import Importance, gated
-from softprune.core.goals.affordable import most_that_fit
+from softprune.goals.solve import most_that_fit
 from softprune.methods import RigL
 from softprune.nn.fastgrnn import FastGRNN
-from softprune.nn.folding import fold
-from softprune.nn.low_rank import LowRankLinear
-from softprune.nn.resnet_cifar import CifarResNet
+from softprune.nn.low_rank import LowRankLinear, fold
+from softprune.nn.resnet import CifarResNet
+from softprune.structure.gates import Importance, gated
 
 X = torch.zeros(1, 3, 8, 8)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from softprune.core.goals.bracket import Bracket, Sample, Trail, crossing, sample, sampled
-from softprune.core.goals.layout import rows_of
-from softprune.core.goals.price import Price
+from softprune.goals.cost import Price
+from softprune.goals.scan import rows_of
+from softprune.goals.select import Bracket, Sample, Trail, density_at_border, sample, sampled
 
 
 def falling(count):
@@ -88,19 +88,19 @@ def test_crossings_are_counted_within_a_tenth_of_log_alpha():
     # From exp(-0.05) = 0.951 to exp(0.05) = 1.051, in tens per unit of log alpha.
     w = torch.tensor([[1.0, -0.96, 2.0], [1.04, 0.5, 0.1]])
     one = rows_of(w, (1,))
-    assert crossing(one, sample(one, np.ones(1), 1), 1.0) == pytest.approx([30.0])
+    assert density_at_border(one, sample(one, np.ones(1), 1), 1.0) == pytest.approx([30.0])
     two = rows_of(w, (2, 1))
-    assert crossing(two, sample(two, np.ones(2), 1), 1.0) == pytest.approx([20.0, 10.0])
-    assert crossing(two, sample(two, np.ones(2), 1)._replace(step=4), 1.0) == pytest.approx([80.0, 40.0])
+    assert density_at_border(two, sample(two, np.ones(2), 1), 1.0) == pytest.approx([20.0, 10.0])
+    assert density_at_border(two, sample(two, np.ones(2), 1)._replace(step=4), 1.0) == pytest.approx([80.0, 40.0])
 
 
 def test_what_lies_at_the_lower_end_of_the_window_is_not_met_and_what_lies_at_the_upper_is():
     low, high = 1.0 / math.exp(0.05), 1.0 * math.exp(0.05)
     rows = rows_of(torch.tensor([low, high], dtype=torch.float64), (1,))
-    assert crossing(rows, sample(rows, np.ones(1), 1), 1.0) == pytest.approx([10.0])
+    assert density_at_border(rows, sample(rows, np.ones(1), 1), 1.0) == pytest.approx([10.0])
     # The last of three rows has no weight there: it is counted all the same, with none.
     three = rows_of(torch.tensor([[1.0], [9.0], [9.0]], dtype=torch.float64), (3, 1))
-    assert crossing(three, sample(three, np.ones(3), 1), 1.0) == pytest.approx([10.0, 0.0, 0.0])
+    assert density_at_border(three, sample(three, np.ones(3), 1), 1.0) == pytest.approx([10.0, 0.0, 0.0])
 
 
 def test_a_guess_of_exactly_eight_times_the_usual_number_is_still_one():

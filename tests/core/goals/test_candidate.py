@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from softprune.core.goals.bracket import Bracket
-from softprune.core.goals.candidate import Candidate
+from softprune.goals.select import Bracket, Candidate
 
 
 def seen(candidate, low, high):

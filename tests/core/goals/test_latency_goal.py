@@ -14,9 +14,8 @@ from torch import nn
 
 import softprune
 from softprune import GMP, STR, Latency, Rule, constant, cubic
-from softprune.core.goals.candidate import Candidate
-from softprune.core.goals.price import Price
-from softprune.core.goals.selection import select
+from softprune.goals.cost import Price
+from softprune.goals.select import Candidate, select
 from softprune.methods import DSR, SNIP
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from softprune.core.goals.layout import Rows, flat, flat_like, lower_, rows_of
+from softprune.goals.scan import Rows, flat, flat_like, lower_, rows_of
 
 
 def pieces(count, columns, piece):

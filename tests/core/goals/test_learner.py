@@ -6,10 +6,10 @@ from torch import nn
 
 import softprune
 from softprune import STR, Sparsity, constant
-from softprune.core.goals.learner import KEEP_FORCE, KEEP_PULL, LARGEST_STEP, learn, observe
-from softprune.core.goals.part import Member, Part
-from softprune.core.goals.price import Price
-from softprune.core.goals.solver import solve, transform_of
+from softprune.goals.constraint import Member, Part
+from softprune.goals.cost import Price
+from softprune.goals.learn import KEEP_FORCE, KEEP_PULL, LARGEST_STEP, learn, observe
+from softprune.goals.solve import solve, transform_of
 
 
 def two(first, second, **settings):

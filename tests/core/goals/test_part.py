@@ -9,7 +9,7 @@ from torch import nn
 import softprune
 from softprune import GMP, STR, Flops, Params, Sparsity, constant, linear
 from softprune.budget.costs import Profile, TensorCost
-from softprune.core.goals.part import FLOOR_SHARE, copied, make_part
+from softprune.goals.constraint import FLOOR_SHARE, copied, make_part
 
 PROFILE = Profile((TensorCost("0.weight", (4, 10), 400), TensorCost("1.weight", (5, 4), 20)), other_macs=7)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from softprune.budget.curve import Curve
-from softprune.core.goals.price import Price, equal_density, in_order
+from softprune.budget.latency import Curve
+from softprune.goals.cost import Price, equal_density, in_order
 
 # Of 10 weights the first five cost 2 each, the others 4, and none of them 1.
 BENT = Price(curve=Curve((0.0, 0.5, 1.0), (1.0, 11.0, 31.0)), size=10)

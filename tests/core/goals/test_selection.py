@@ -7,10 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softprune.core.goals import bracket, candidate, sweep
-from softprune.core.goals.candidate import Candidate
-from softprune.core.goals.price import Price
-from softprune.core.goals.selection import select
+from softprune.goals import scan as sweep
+from softprune.goals import select as bracket
+from softprune.goals import select as candidate
+from softprune.goals.cost import Price
+from softprune.goals.select import Candidate, select
 from softprune.ops import shrink
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import softprune
 from softprune import STR, Params, Sparsity, constant
-from softprune.core.goals.solver import solve, transform_of
+from softprune.goals.solve import solve, transform_of
 from softprune.methods import ST3
 
 ROWS = ([[8.0, -1.0], [3.0, 4.0]], [[6.0, -5.0]])

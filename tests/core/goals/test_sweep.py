@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from softprune.core.goals import sweep
-from softprune.core.goals.layout import rows_of
-from softprune.core.goals.sweep import count_nonzero, find, for_each, signed_sums
+from softprune.goals import scan as sweep
+from softprune.goals.scan import count_nonzero, find, for_each, rows_of, signed_sums
 
 CASES = {
     "one": ((6, 5, 3, 3), (1,)),

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from softprune.deploy.bench.job import Job, first_numbers
-from softprune.deploy.bench.network import input_shapes, write_files
-from softprune.deploy.bench.worker import EngineError, Worker
+from softprune.deploy.bench.contest import input_shapes, write_files
+from softprune.deploy.bench.engines import EngineError, Job, Worker, first_numbers
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 

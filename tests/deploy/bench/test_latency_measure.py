@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from softprune.budget.latency import LatencyTable
-from softprune.deploy.bench.calibration import Sighting, calibrate
-from softprune.deploy.bench.latency import Effort, measure_latency
-from softprune.deploy.bench.subject import subject
-from softprune.deploy.runtime.library import library
+from softprune.deploy.bench.latency import Effort, Sighting, calibrate, measure_latency, subject
+from softprune.deploy.engine.library import library
 
 SHORT = Effort(rounds=2, repeats=1, seconds=0.001, tune=False)
 needs_kernels = pytest.mark.skipif(library() is None, reason="no compiled kernels")
@@ -86,7 +84,7 @@ def test_refusals(more, words):
 
 def test_without_kernels_it_says_how_to_get_them(monkeypatch):
     monkeypatch.setattr("softprune.deploy.bench.latency.library", lambda: None)
-    with pytest.raises(ImportError, match=r"softprune\.deploy\.runtime\.build"):
+    with pytest.raises(ImportError, match=r"softprune\.deploy\.engine\.build"):
         measure_latency(nn.Linear(2, 2), torch.zeros(1, 2))
 
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from softprune.deploy.engine.engine import KernelWarning, load
 from softprune.deploy.export import export
-from softprune.deploy.runtime.engine import KernelWarning, load
-from softprune.deploy.runtime.reference import run
-from softprune.deploy.runtime.spx import read_spx
+from softprune.deploy.format.reference import run
+from softprune.deploy.format.spx import read_spx
 
 TOLERANCE = 1e-4
 

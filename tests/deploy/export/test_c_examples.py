@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-MODULES = ("fixed_point", "identifier", "integer_network", "literal", "writing")
+MODULES = ("fixed_point", "integer_network", "text", "writing")
 
 
 @pytest.mark.parametrize("name", MODULES)

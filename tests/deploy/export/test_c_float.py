@@ -10,7 +10,7 @@ from c_programs import CASES, checked, classifier, needs_compiler, normalisation
 
 from softprune.deploy.export import export_c
 from softprune.deploy.export.c import CompiledC, compile_c
-from softprune.deploy.export.c.network import plain_classifier, read_network
+from softprune.deploy.export.c.float_network import plain_classifier, read_network
 from softprune.nn import FastGRNNClassifier
 from softprune.ops.recurrence import CURVES
 

@@ -12,9 +12,8 @@ from torch import nn
 from softprune.deploy.export import export_c
 from softprune.deploy.export.c import CompiledC, compile_c
 from softprune.deploy.export.c.fixed_point import CURVE_BITS, SUM_BITS, curve, curve_bits, multiplier
-from softprune.deploy.export.c.network import plain_classifier
-from softprune.deploy.export.c.normalisation import read_normalisation
-from softprune.deploy.export.c.quantisation import quantised
+from softprune.deploy.export.c.float_network import plain_classifier, read_normalisation
+from softprune.deploy.export.c.integer_network import quantised
 from softprune.nn import FastGRNNClassifier
 from softprune.ops.recurrence import CURVES
 

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations
 
 import softprune
 from softprune.deploy.export import export_c
-from softprune.deploy.export.c import files as files_module
+from softprune.deploy.export.c import writing
 from softprune.nn import FastGRNN, FastGRNNClassifier, LowRankLinear
 
 EXAMPLE = torch.zeros(1, 8, 4)
@@ -156,7 +156,7 @@ def test_files_come_together_or_not_at_all(tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(files_module.os, "fsync", full)
+        patched.setattr(writing.os, "fsync", full)
         for place in ("c", "new"):
             with pytest.raises(OSError, match="no space left"):
                 export_c(small(), tmp_path / place, example=EXAMPLE)

@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from torch import nn
 
-from softprune.deploy.export import load_compressed, rice, save_compressed
-from softprune.deploy.export.parcel import pack, unpack
+from softprune.deploy.export import load_compressed, save_compressed
+from softprune.deploy.export.compressed import pack, rice_decode, rice_encode, unpack
 from softprune.nn.catalog import build
 
 
@@ -30,15 +30,15 @@ def assert_values(a, b):
 
 def test_rice_code_by_hand():
     # k = 2: 1 = 0|01, 6 = 10|10, 9 = 110|01; first all quotients (0 10 110), then all rests, lowest bit first.
-    code = rice.encode(np.array([1, 6, 9]), 2)
+    code = rice_encode(np.array([1, 6, 9]), 2)
     assert code.tolist() == [0b011010, 0b011001]
-    assert rice.decode(code, 3, 2).tolist() == [1, 6, 9]
+    assert rice_decode(code, 3, 2).tolist() == [1, 6, 9]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 5000), max_size=200), st.integers(0, 12))
 def test_rice_codes_give_gaps_back(gaps, bits):
-    assert rice.decode(rice.encode(np.array(gaps, np.int64), bits), len(gaps), bits).tolist() == gaps
+    assert rice_decode(rice_encode(np.array(gaps, np.int64), bits), len(gaps), bits).tolist() == gaps
 
 
 @settings(max_examples=40, deadline=None)
@@ -50,16 +50,16 @@ def test_rice_codes_give_gaps_back(gaps, bits):
 )
 def test_every_type_and_shape_comes_back(dtype, shape, density, seed):
     tensor = (random_zeros(shape, density, seed) * 3).to(getattr(torch, dtype))
-    parcel = pack(tensor)
-    assert parcel.size <= tensor.numel() * tensor.element_size()
-    assert_values(unpack("w", parcel.facts, parcel.parts), tensor)
+    packed = pack(tensor)
+    assert packed.size <= tensor.numel() * tensor.element_size()
+    assert_values(unpack("w", packed.facts, packed.parts), tensor)
 
 
 def test_what_is_no_ordinary_number_survives():
     tensor = torch.tensor([0.0, -0.0, math.nan, math.inf, 1e-45] + [0.0] * 50)
-    parcel = pack(tensor)
-    assert parcel.facts["form"] != "dense" and parcel.facts["count"] == 3
-    assert_values(unpack("w", parcel.facts, parcel.parts), tensor)
+    packed = pack(tensor)
+    assert packed.facts["form"] != "dense" and packed.facts["count"] == 3
+    assert_values(unpack("w", packed.facts, packed.parts), tensor)
 
 
 @pytest.mark.parametrize("density", [0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7])

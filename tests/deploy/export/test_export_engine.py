@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softprune.deploy.export.graph import Graph, Op
-from softprune.deploy.export.spx import write_spx
-from softprune.deploy.runtime.engine import KernelWarning, load
-from softprune.deploy.runtime.reference import run
+from softprune.deploy.engine.engine import KernelWarning, load
+from softprune.deploy.export.exporting import write_spx
+from softprune.deploy.format.graph import Graph, Op
+from softprune.deploy.format.reference import run
 
 
 def sparse(rng, shape, density):
@@ -29,7 +29,7 @@ def assert_engine(graph: Graph, path, x: np.ndarray) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KernelWarning)
         found = load(path, threads=1, tune=False)(x)
-    (expected,) = run(graph.document(), graph.weights, [x])
+    (expected,) = run(graph.document, graph.weights, [x])
     assert found.shape == expected.shape
     assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from softprune.deploy.export.graph import Graph, Op
-from softprune.deploy.export.spx import write_spx
-from softprune.deploy.runtime.reference import run
-from softprune.deploy.runtime.spx import read_spx
+from softprune.deploy.export.exporting import write_spx
+from softprune.deploy.format.graph import Graph, Op
+from softprune.deploy.format.reference import run
+from softprune.deploy.format.spx import read_spx
 
 GOLDEN = Path(__file__).with_name("version1.spx")
 

@@ -5,7 +5,7 @@ import torch
 from exported_networks import Joined, Transformer, UNet, assert_equal_outputs, depthwise_net, thin_out
 
 from softprune.deploy.export import export
-from softprune.deploy.export.onnx_spx import spx_to_onnx
+from softprune.deploy.export.onnx import spx_to_onnx
 from softprune.nn.catalog import build
 
 

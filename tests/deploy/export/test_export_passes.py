@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from softprune.deploy.export.graph import Graph, Op
 from softprune.deploy.export.passes import (
     drop_unused,
     fold_scale_shift,
@@ -13,7 +12,8 @@ from softprune.deploy.export.passes import (
     lift_over_reshapes,
     simplify,
 )
-from softprune.deploy.runtime.reference import run
+from softprune.deploy.format.graph import Graph, Op
+from softprune.deploy.format.reference import run
 
 IMAGE = ("s0", 2, 4, 4)
 LAYER = {"bias": None, "activation": None, "residual": None}
@@ -36,10 +36,10 @@ def graph(*ops: Op, outputs: tuple[str, ...] = ("y",), **weights: np.ndarray) ->
 def assert_unchanged(made: Graph, *passes) -> Graph:
     """Apply passes; what is computed must stay."""
     x = np.random.default_rng(1).standard_normal((3, 2, 4, 4)).astype(np.float32)
-    before = run(made.document(), made.weights, [x])
+    before = run(made.document, made.weights, [x])
     for change in passes:
         change(made)
-    for old, new in zip(before, run(made.document(), made.weights, [x]), strict=True):
+    for old, new in zip(before, run(made.document, made.weights, [x]), strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-5, atol=1e-5)
     return made
 

@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from softprune.deploy.export.exporting import to_graph
-from softprune.deploy.export.spx import write_spx
-from softprune.deploy.runtime.engine import KernelWarning, load
+from softprune.deploy.engine.engine import KernelWarning, load
+from softprune.deploy.export.exporting import to_graph, write_spx
 
 ACTIVATIONS = [nn.ReLU, nn.ReLU6, nn.Hardswish, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Identity]
 ACTIVATIONS += [nn.Mish, nn.ELU, nn.Softplus]
@@ -88,5 +87,5 @@ def test_random_networks(tmp_path_factory, drawn, batch, threads):
     x = torch.randn(batch, 3, height, width)
     with torch.no_grad():
         expected = module(x)
-    assert_equal_outputs(computed(graph.document(), graph.weights, x), expected)
+    assert_equal_outputs(computed(graph.document, graph.weights, x), expected)
     assert_equal_outputs([engine(x)], expected)

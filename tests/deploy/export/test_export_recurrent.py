@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from softprune.deploy.engine import load
 from softprune.deploy.export import export
-from softprune.deploy.runtime import load
 from softprune.nn import FastGRNNClassifier
 
 

@@ -6,10 +6,10 @@ from exported_networks import thin_out
 from torch import nn
 
 import softprune
-from softprune.channels.program import batch_of_two
 from softprune.deploy.export import export, save_compressed, save_safetensors
 from softprune.deploy.export.capture import capture
 from softprune.deploy.export.exporting import to_graph
+from softprune.structure.program import batch_of_two
 
 X = torch.zeros(2, 4)
 

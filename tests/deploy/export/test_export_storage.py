@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from softprune.deploy.export.graph import Graph, Op
-from softprune.deploy.export.spx import write_spx
-from softprune.deploy.export.storage import _as_gaps, _as_mask, stored
-from softprune.deploy.runtime.spx import read_spx
+from softprune.deploy.export.exporting import write_spx
+from softprune.deploy.format.graph import Graph, Op
+from softprune.deploy.format.spx import read_spx
+from softprune.deploy.format.storage import _as_gaps, _as_mask, stored
 
 
 def sparse(shape, density, seed=0):

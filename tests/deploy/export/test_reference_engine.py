@@ -8,9 +8,10 @@ from exported_networks import assert_equal_outputs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from softprune.deploy.runtime.graph import OPERATIONS as FORMAT
-from softprune.deploy.runtime.reference import run
-from softprune.deploy.runtime.reference.interpreter import OPERATIONS
+from softprune.deploy.engine.lowering import LOWERING
+from softprune.deploy.export.onnx import NODES
+from softprune.deploy.format.ops import OPERATIONS
+from softprune.deploy.format.reference import run
 
 SMALL = settings(max_examples=40, deadline=None)
 PAIR = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -175,8 +176,9 @@ def test_moves():
     assert_equal_outputs(one("constant", weights={"weight": x}), x)
 
 
-def test_every_operation_of_the_format_is_there():
-    assert OPERATIONS.keys() == FORMAT.keys() and len(FORMAT) == 33
+def test_every_operation_of_the_format_is_known_to_the_engine_and_to_onnx():
+    assert len(OPERATIONS) == 33
+    assert LOWERING.keys() == OPERATIONS.keys() == NODES.keys()
 
 
 def test_inputs_that_do_not_fit_are_named():

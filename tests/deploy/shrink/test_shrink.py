@@ -10,8 +10,7 @@ from shrunk_networks import NETWORKS, Dense, Depthwise, FixedView, Residual, Tra
 from torch import nn
 
 import softprune
-from softprune.deploy.shrink import rebuild
-from softprune.deploy.shrink.recipe import Recipe
+from softprune.deploy.shrink import Recipe, rebuild
 from softprune.nn.catalog import build
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))

@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 import softprune
-from softprune.deploy.shrink import Shrunk, rebuild
-from softprune.deploy.shrink.recipe import Recipe
+from softprune.deploy.shrink import Recipe, Shrunk, rebuild
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 WEIGHTS, RECIPE = "model.safetensors", "shrink.json"

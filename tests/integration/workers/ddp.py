@@ -11,11 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from training import batches, net, optimizer_of, quiet, train
 
-from softprune.budget.goals import Sparsity
-from softprune.budget.schedules import constant
 from softprune.core.collapse import CollapseWarning
-from softprune.core.sparsify import sparsify
-from softprune.core.support import freeze_support
+from softprune.core.sparsify import freeze_support, sparsify
+from softprune.goals.goal import Sparsity
+from softprune.goals.schedule import constant
 from softprune.methods import GMP, STR
 from softprune.train.processes import run_and_leave
 

@@ -15,10 +15,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.optim import SGD, AdamW
 from training import batches, net, optimizer_of, quiet, train
 
-from softprune.budget.goals import Sparsity
 from softprune.core.bake import bake
 from softprune.core.collapse import CollapseWarning
 from softprune.core.sparsify import sparsify
+from softprune.goals.goal import Sparsity
 from softprune.methods import STR
 from softprune.train.processes import run_and_leave
 

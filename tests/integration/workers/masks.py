@@ -16,8 +16,7 @@ from training import batches, net, quiet, train
 
 from softprune.core.collapse import CollapseWarning
 from softprune.methods import from_config, method_names
-from softprune.testing.network import Network
-from softprune.testing.trial import STEPS, Setting, Trial, hastened
+from softprune.testing.trial import STEPS, Network, Setting, Trial, hastened
 from softprune.train.processes import run_and_leave
 
 # Settings for a short training.

@@ -64,7 +64,7 @@ def train(run, optimizer, data, *, rank=0, world=1):
 
 def quiet():
     """One thread per process, no forecast: these runs are short on purpose."""
-    from softprune.core.forecasting.outlook import ForecastWarning
+    from softprune.forecast.forecast import ForecastWarning
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", ForecastWarning)

@@ -3,7 +3,7 @@
 import pytest
 
 from softprune._native.compilation import RECURRENCE, compiler
-from softprune.ops.recurrence.library import library
+from softprune.ops.recurrence.fused import library
 
 
 @pytest.fixture(scope="session")

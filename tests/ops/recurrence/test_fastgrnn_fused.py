@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sequences import as_double, problem, run, worst, worst_of_terms
 from torch.autograd import forward_ad
 
-from softprune.ops.recurrence import CURVES, fastgrnn, fastgrnn_loop, library
+from softprune.ops.recurrence import CURVES, fastgrnn, fastgrnn_loop
+from softprune.ops.recurrence import fused as library
 from softprune.ops.recurrence.fused import fused
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -160,7 +161,7 @@ LEVELS = """
 import torch
 from sequences import problem, run, worst, as_double
 from softprune.ops.recurrence import fastgrnn, fastgrnn_loop
-from softprune.ops.recurrence.library import library
+from softprune.ops.recurrence.fused import library
 tensors = problem(samples=7, steps=5, features=3, hidden=83)
 errors = worst(run(fastgrnn, tensors), run(fastgrnn_loop, as_double(tensors)))
 print(library().level if library() else None, max(errors.values()))

@@ -5,8 +5,8 @@ import gc
 import pytest
 import torch
 
-from softprune.ops.recurrence import room as module
-from softprune.ops.recurrence.room import KEPT, LINE, room
+from softprune.ops.recurrence import fused as module
+from softprune.ops.recurrence.fused import KEPT, LINE, room
 
 
 def test_memory_is_used_again_once_its_tensor_is_gone():

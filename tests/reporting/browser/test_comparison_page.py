@@ -13,7 +13,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from softprune.reporting.comparison import write_comparison
+from softprune.reporting.compare import write_comparison
 
 HOSTILE = "<script>document.title='taken'</script>"
 OpenPage = Callable[..., Any]

@@ -15,12 +15,11 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from softprune.reporting.chart import Axis, Chart, Series
-from softprune.reporting.follow import FollowServer
-from softprune.reporting.page import render
+from softprune.reporting.charts import Axis, Chart, Series
+from softprune.reporting.page import FollowServer, render
 from softprune.reporting.report import load, report_page, write_report
 from softprune.reporting.svg import figure
-from softprune.reporting.tabular import Column, Table, table_html
+from softprune.reporting.tables import Column, Table, table_html
 
 HOSTILE = "<script>document.title='taken'</script>"
 OpenPage = Callable[..., Any]

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from softprune.train.data.cifar_files import PIXELS, TEST_FILE, TRAIN_FILES, Layout
-from softprune.train.data.verification import Counts
+from softprune.train.data.cifar import PIXELS, TEST_FILE, TRAIN_FILES, Layout
+from softprune.train.data.files import Counts
 
 # Two samples of each class, one of each for testing; CIFAR's five training files hold four samples each.
 COUNTS = Counts(train=(2,) * 10, test=(1,) * 10)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from softprune.train.data.files import Counts
 from softprune.train.data.har import CLASS_OF, FOLDER, SIGNALS, STEPS
-from softprune.train.data.speech_commands import COMMANDS, LABELS, NOISE, split_of
-from softprune.train.data.verification import Counts
+from softprune.train.data.speech import COMMANDS, LABELS, NOISE, split_of
 
 # Two windows of each activity and subject, five training subjects and one test subject.
 SUBJECTS = {"train": (1, 3, 5, 6, 8), "test": (2,)}

@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from softprune.train.data.augment import CropFlip, Normalise, flipped
-from softprune.train.data.randomness import Draws, Purpose
+from softprune.train.data.augment import CropFlip, Draws, Normalise, Purpose, flipped
 
 DRAWS = Draws(seed=1, epoch=2)
 

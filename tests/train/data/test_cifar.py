@@ -17,10 +17,9 @@ from PIL import Image
 from real_data import data_root
 
 from softprune.train.data.catalog import open_data
-from softprune.train.data.cifar import LAYOUTS, NORMALISE, read_cifar10
-from softprune.train.data.cifar_files import BINARY, PNG, PYTHON, TEST_FILE, TRAIN_FILES
+from softprune.train.data.cifar import BINARY, LAYOUTS, NORMALISE, PNG, PYTHON, TEST_FILE, TRAIN_FILES, read_cifar10
+from softprune.train.data.files import Counts
 from softprune.train.data.source import Epoch
-from softprune.train.data.verification import Counts
 
 WRITERS = {
     "binary": (BINARY, write_cifar_binary),

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from softprune.train.data.crop import ATTEMPTS, central_box, random_box, resized
-from softprune.train.data.randomness import Draws
+from softprune.train.data.augment import ATTEMPTS, Draws, central_box, random_box, resized
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from softprune.train.data import open_data
-from softprune.train.data.distortion import Distortions, Rotation, Shift
-from softprune.train.data.randomness import Draws
-from softprune.train.data.sequence import Sequences, normalised
+from softprune.train.data.augment import Distortions, Draws, Rotation, Shift
+from softprune.train.data.source import Sequences, normalised
 
 DRAWS = Draws(seed=3, epoch=1)
 INDICES = torch.arange(40)

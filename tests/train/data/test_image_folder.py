@@ -10,11 +10,9 @@ from data_files import write_image_folder
 from PIL import Image
 from real_data import shared
 
+from softprune.train.data.augment import Draws, Purpose, central_box, random_box, resized
 from softprune.train.data.catalog import open_data
-from softprune.train.data.crop import central_box, random_box, resized
-from softprune.train.data.image import open_rgb
-from softprune.train.data.image_folder import NORMALISE, read_image_folder
-from softprune.train.data.randomness import Draws, Purpose
+from softprune.train.data.images import NORMALISE, open_rgb, read_image_folder
 from softprune.train.data.source import Epoch
 
 

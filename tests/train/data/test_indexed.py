@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from softprune.train.data.augment import CropFlip, Normalise
-from softprune.train.data.indexed import IndexedSource
-from softprune.train.data.samples import MemorySamples
-from softprune.train.data.source import Epoch
+from softprune.train.data.source import Epoch, IndexedSource, MemorySamples
 
 TRAIN, TEST = 103, 21
 

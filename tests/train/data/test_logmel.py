@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from softprune.train.data.logmel import front_padded, log_mel
+from softprune.train.data.speech import front_padded, log_mel
 
 
 def clips():

@@ -9,9 +9,9 @@ from data_files import COUNTS, idx, write_mnist
 from real_data import data_root
 
 from softprune.train.data.catalog import open_data
-from softprune.train.data.mnist import FASHION_MNIST, MNIST, read_mnist
+from softprune.train.data.digits import FASHION_MNIST, MNIST, read_mnist
+from softprune.train.data.files import Counts
 from softprune.train.data.source import Epoch
-from softprune.train.data.verification import Counts
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from softprune.train.data.randomness import Draws, Purpose, mix
+from softprune.train.data.augment import Draws, Purpose, mix
 
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15

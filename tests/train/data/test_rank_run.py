@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 from sequence_files import HAR_COUNTS, write_har
 
-from softprune.deploy.export.folder import from_pretrained, save_pretrained
+from softprune.deploy.export.formats import from_pretrained, save_pretrained
 from softprune.train.config import ConfigError, RunConfig, config_schema
 from softprune.train.data import har
+from softprune.train.dry_run import rehearse
+from softprune.train.network import plain_network
 from softprune.train.observer import Silent
-from softprune.train.plain import plain_network
-from softprune.train.rehearsal import rehearse
 from softprune.train.run import resume, train
 from softprune.train.trained import bake_run, evaluate_run, plain_run, plain_weights
 

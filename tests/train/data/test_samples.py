@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from softprune.train.data.augment import CropFlip, Normalise
-from softprune.train.data.randomness import Draws
-from softprune.train.data.samples import MemorySamples, SubsetSamples, balanced
+from softprune.train.data.augment import CropFlip, Draws, Normalise
+from softprune.train.data.source import MemorySamples, SubsetSamples, balanced
 
 LABELS = torch.tensor([0] * 50 + [1] * 30 + [2] * 3)
 

@@ -16,12 +16,12 @@ from softprune.cli import app
 from softprune.core.state_file import write_tensors
 from softprune.deploy.export.c import CFiles, CompiledC, compile_c
 from softprune.deploy.export.c.compiled import c_compiler
-from softprune.deploy.export.c.network import plain_classifier
-from softprune.deploy.export.c.quantisation import quantised
-from softprune.nn.fastgrnn_classifier import fastgrnn_har2
+from softprune.deploy.export.c.float_network import plain_classifier
+from softprune.deploy.export.c.integer_network import quantised
+from softprune.nn.fastgrnn import fastgrnn_har2
 from softprune.train.config import RunConfig
 from softprune.train.data import har
-from softprune.train.plain import plain_network
+from softprune.train.network import plain_network
 from softprune.train.run import train
 
 needs_compiler = pytest.mark.skipif(c_compiler() is None, reason="needs a C compiler: cc, gcc, clang or $CC")

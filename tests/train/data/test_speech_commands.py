@@ -14,11 +14,19 @@ from real_data import shared
 from sequence_files import speakers, wav, write_features, write_speech
 
 from softprune.train.data import open_data
-from softprune.train.data.google12 import read_google12
-from softprune.train.data.logmel import front_padded, log_mel
-from softprune.train.data.speech_commands import COMMANDS, LABELS, NOISE, list_clips, read_split, split_of
-from softprune.train.data.speech_features import FILE
-from softprune.train.data.wav import read_wav
+from softprune.train.data.files import read_wav
+from softprune.train.data.speech import (
+    COMMANDS,
+    FILE,
+    LABELS,
+    NOISE,
+    front_padded,
+    list_clips,
+    log_mel,
+    read_google12,
+    read_split,
+    split_of,
+)
 
 
 @pytest.fixture(scope="module")

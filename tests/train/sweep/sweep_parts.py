@@ -15,9 +15,9 @@ from torch import nn
 from softprune.core.state_file import read_state
 from softprune.train.document import write_yaml
 from softprune.train.run_folder import RunFolder
-from softprune.train.sweep.running import run_sweep
+from softprune.train.sweep.run import run_sweep
 from softprune.train.sweep.sweep import Sweep
-from softprune.train.sweep.watcher import TrialWatcher
+from softprune.train.sweep.worker import TrialWatcher
 
 SHORT = {"model": "sweep_parts:probe", "epochs": 1, "data.subset": 128, "threads": 1, "propose.push": 2.0}
 

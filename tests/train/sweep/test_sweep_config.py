@@ -8,7 +8,7 @@ from sweep_parts import SHORT, write_sweep
 from softprune.train.config import ConfigError, RunConfig
 from softprune.train.document import write_yaml
 from softprune.train.sweep.config import SweepConfig
-from softprune.train.sweep.plan import describe
+from softprune.train.sweep.run import describe
 from softprune.train.sweep.sweep import Sweep
 
 GOOD = {"base": "digits/str", "search": {"optimizer.lr": [0.05, 0.1]}, "sampler": "grid"}

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from softprune.train.sweep.fleet import run_fleet
+from softprune.train.sweep.run import run_fleet
 
 # Waits for a signal, and writes down which one came.
 PATIENT = """
@@ -62,7 +62,7 @@ def test_a_worker_that_dies_is_noted_and_the_others_go_on(tmp_path):
 def test_workers_hear_no_ctrl_c_of_the_terminal(tmp_path):
     # Everything in the foreground of a terminal gets its signal; what is left of it here is the group of the caller.
     script = (
-        "import os, sys; from softprune.train.sweep.fleet import run_fleet\n"
+        "import os, sys; from softprune.train.sweep.run import run_fleet\n"
         "run_fleet([sys.executable, '-c', sys.argv[1], sys.argv[2]], 1, environment=os.environ, on_note=print)"
     )
     (tmp_path / "marks").mkdir()

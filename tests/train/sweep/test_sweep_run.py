@@ -20,7 +20,7 @@ from sweep_parts import (
 
 from softprune.train.config import RunConfig
 from softprune.train.run import train
-from softprune.train.sweep.running import run_sweep
+from softprune.train.sweep.run import run_sweep
 from softprune.train.sweep.sweep import Sweep
 from softprune.train.trained import evaluate_run
 

@@ -2,7 +2,7 @@
 
 from optuna.trial import TrialState, create_trial
 
-from softprune.train.sweep.slot import slots_of
+from softprune.train.sweep.study import slots_of
 
 WAITING, RUNNING, FAIL, COMPLETE = TrialState.WAITING, TrialState.RUNNING, TrialState.FAIL, TrialState.COMPLETE
 

@@ -3,8 +3,7 @@
 import optuna
 import pytest
 
-from softprune.train.sweep.objective import costs, objective_values
-from softprune.train.sweep.space import Range, Space, label, parse_search
+from softprune.train.sweep.config import Range, Space, costs, label, objective_values, parse_search
 
 SPACE = Space(
     parse_search(

@@ -11,12 +11,11 @@ from optuna.trial import TrialState
 from sweep_parts import PROCESSES, write_sweep
 
 from softprune.train.observer import Progress, StopRun
-from softprune.train.sweep.folder import enter
-from softprune.train.sweep.joining import READY
+from softprune.train.sweep.folder import READY, enter
 from softprune.train.sweep.results import Results
-from softprune.train.sweep.storage import open_url, without_password
+from softprune.train.sweep.study import open_url, without_password
 from softprune.train.sweep.sweep import Sweep
-from softprune.train.sweep.watcher import TrialWatcher
+from softprune.train.sweep.worker import TrialWatcher
 
 TPE = {"search": {"optimizer.lr": {"low": 0.01, "high": 1.0, "log": True}}, "sampler": "tpe", "trials": 16}
 

@@ -1,5 +1,5 @@
 """The same network in several engines, each in a process of its own, timed in interleaved bursts."""
 
-from softprune.deploy.bench.comparison import bench
+from softprune.deploy.bench.contest import bench
 
 __all__ = ["bench"]

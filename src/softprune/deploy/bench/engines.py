@@ -1,16 +1,67 @@
-"""How each engine is started; every function here runs in the process of its engine."""
+"""The engines of a benchmark: what they run, how each is started, and the processes that they run in."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from types import TracebackType
 from typing import Any
 
-from softprune.deploy.bench.job import Array, Job
-from softprune.deploy.runtime.race import Runner
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.bench.race import Burst, Runner, run_burst
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network with its input, for one engine after the other.
+
+    Attributes:
+        spx: the file for our engine.
+        onnx: the file for other engines, if one of them takes part.
+        zoo: the name from which PyTorch makes the module, if there is one.
+        shapes: of the inputs, with the batch.
+        batch: samples per call.
+        threads: threads of each engine.
+        tune: whether our engine measures the fastest way to compute each layer.
+        layers: whether to time each layer too.
+        level: instruction set of our kernels; None takes the best of the processor.
+    """
+
+    spx: str
+    onnx: str | None
+    zoo: str | None
+    shapes: tuple[tuple[int, ...], ...]
+    batch: int = 1
+    threads: int = 1
+    tune: bool = True
+    layers: bool = True
+    level: str | None = None
+
+    def inputs(self) -> list[Array]:
+        """Random numbers, the same in every process."""
+        random = np.random.default_rng(0)
+        return [random.standard_normal(shape).astype(np.float32) for shape in self.shapes]
+
+
+def first_numbers(outputs: Any, count: int = 4096) -> Array:
+    """The first numbers of the first output, to compare engines with."""
+    if isinstance(outputs, list | tuple):
+        outputs = outputs[0]
+    elif not isinstance(outputs, np.ndarray) and hasattr(outputs, "values") and callable(outputs.values):
+        outputs = next(iter(outputs.values()))
+    return np.array(outputs, np.float32).reshape(-1)[:count]
+
 
 # A call that runs the network once, and facts about the engine.
 Start = Callable[[Job, list[Array]], tuple[Runner, dict[str, Any]]]
@@ -20,12 +71,11 @@ def start_softprune(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, An
     """Our engine, with its table of layers."""
     if job.level is not None:
         os.environ["SOFTPRUNE_KERNELS_LEVEL"] = job.level
-    from softprune.deploy.runtime.bench import layers
-    from softprune.deploy.runtime.cache import processor
-    from softprune.deploy.runtime.engine import load
-    from softprune.deploy.runtime.library import library
-    from softprune.deploy.runtime.planner import build
-    from softprune.deploy.runtime.roofline import measure_roofline
+    from softprune.deploy.bench.race import layers, measure_roofline
+    from softprune.deploy.engine.engine import load
+    from softprune.deploy.engine.library import library
+    from softprune.deploy.engine.planner import build
+    from softprune.deploy.engine.tune import processor
 
     starts = []
     for _ in range(2):  # the second finds what the first has tuned
@@ -89,3 +139,137 @@ ENGINES: dict[str, Start] = {
     "openvino": start_openvino,
     "torch": start_torch,
 }
+
+
+# Seconds after which a process that says nothing is given up; a large network is tuned in a fraction of it.
+PATIENCE = 900.0
+
+
+class EngineError(OSError):
+    """An engine could not run the network; the others could."""
+
+
+class Worker:
+    """The near end of a process with one engine.
+
+    The process ends when the pipe does, so it outlives nothing.
+
+    Args:
+        engine: name of the engine.
+        job: what it runs.
+        patience: seconds to wait for each answer.
+
+    Example:
+        with Worker("onnxruntime", job) as worker:
+            facts = worker.start()
+            burst = worker.burst(0.5)
+    """
+
+    def __init__(self, engine: str, job: Job, *, patience: float = PATIENCE) -> None:
+        self.engine, self._patience = engine, patience
+        context = multiprocessing.get_context("spawn")
+        self._pipe, self._there = context.Pipe()
+        self.process = context.Process(target=work, args=(self._there, engine, job), daemon=True)
+
+    def __enter__(self) -> Worker:
+        self.process.start()
+        self._there.close()  # so that the pipe ends with the process
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pipe.close()
+        self.process.join(5 if kind is None else 0)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+    def start(self) -> dict[str, Any]:
+        """Wait until the engine has run the network once.
+
+        Returns:
+            Facts about the engine, with the first numbers of its result as "output".
+
+        Raises:
+            EngineError: if it cannot run it, dies or says nothing.
+        """
+        facts = self._answer("loading the network")
+        if "error" in facts:
+            raise EngineError(f"{self.engine} cannot run the network: {facts['error']}")
+        return dict(facts)
+
+    def burst(self, seconds: float) -> Burst:
+        """Let the engine run for some time.
+
+        Raises:
+            EngineError: if the process dies or says nothing.
+        """
+        with suppress(OSError):  # the answer tells that it is dead
+            self._pipe.send(seconds)
+        burst = self._answer("it was timed")
+        assert isinstance(burst, Burst)
+        return burst
+
+    def _answer(self, what: str) -> Any:
+        if not self._pipe.poll(self._patience):
+            raise EngineError(f"the process of {self.engine} said nothing for {self._patience:g} s while {what}")
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError) as error:
+            self.process.join(5)
+            code = self.process.exitcode
+            raise EngineError(f"the process of {self.engine} ended with exit code {code} while {what}") from error
+
+
+def work(pipe: Connection, engine: str, job: Job) -> None:
+    """What the process does: load the network, say so, then one burst for every number of seconds that it is sent."""
+    try:
+        call, facts = ENGINES[engine](job, job.inputs())
+        pipe.send({**facts, "output": first_numbers(call())})
+    except Exception as error:
+        pipe.send({"error": f"{type(error).__name__}: {error}"})
+        return
+    # The other end is closed when nothing more is wanted.
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(run_burst(call, pipe.recv()))
+
+
+# Engine -> packages it needs.
+NEEDS = {"onnxruntime": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino"), "torch": ("torch",)}
+
+
+def opponents(wanted: Sequence[str] | None, *, module: bool) -> list[str]:
+    """The engines that take part beside ours.
+
+    Args:
+        wanted: names of engines; None takes all that can be used.
+        module: whether there is a module that PyTorch could run.
+
+    Returns:
+        Their names, each once.
+
+    Raises:
+        ValueError: for an unknown name, or torch without a module.
+        ImportError: if an engine that was asked for is not installed.
+    """
+    if wanted is None:
+        return [name for name in NEEDS if not missing(name) and (module or name != "torch")]
+    unknown = [name for name in wanted if name not in NEEDS]
+    if unknown:
+        raise ValueError(f"there is no engine {unknown[0]!r} to compare with: choose from {', '.join(NEEDS)}")
+    for name in wanted:
+        if name == "torch" and not module:
+            raise ValueError(
+                "torch needs the module, which a .spx file does not hold: leave torch out, or name a network of the "
+                "zoo, such as zoo:resnet50/str-90.23"
+            )
+        if absent := missing(name):
+            raise ImportError(f"{name} needs {' and '.join(absent)}: pip install 'softprune[bench]'")
+    return list(dict.fromkeys(wanted))
+
+
+def missing(name: str) -> list[str]:
+    """The packages that an engine needs and that are not installed."""
+    return [package for package in NEEDS[name] if find_spec(package) is None]

@@ -3,26 +3,78 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from softprune.budget.latency import LatencyTable, LayerTime
-from softprune.budget.prunable import PrunableTensor, first_names, named_tensors, prunable_tensors
-from softprune.channels.program import Example
-from softprune.deploy.bench.calibration import Sighting, calibrate
+from softprune.budget.profiler import PrunableTensor, first_names, named_tensors, prunable_tensors
+from softprune.deploy.bench.contest import zoo_name
+from softprune.deploy.bench.race import Roofline, layers, run_burst
+from softprune.deploy.engine.engine import Engine, load
+from softprune.deploy.engine.library import library
+from softprune.deploy.engine.tune import processor
 from softprune.deploy.export.exporting import export
-from softprune.deploy.export.zoo import fill_
-from softprune.deploy.runtime.bench import layers
-from softprune.deploy.runtime.cache import processor
-from softprune.deploy.runtime.engine import Engine, load
-from softprune.deploy.runtime.library import library
-from softprune.deploy.runtime.race import run_burst
-from softprune.deploy.runtime.roofline import Roofline
+from softprune.deploy.export.zoo import fill_, zoo_example
+from softprune.nn.catalog import build, example_shape
+from softprune.structure.program import Example
+
+# Calibration: from the times of single layers to times that add up to that of a call.
+
+# A step by itself is timed too long rather than too short; a call that seems shorter than this share of what does not
+# depend on density was measured wrongly.
+LEAST_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What was measured of a network at one density.
+
+    Attributes:
+        layers: tensor -> seconds of the steps of its layer.
+        others: seconds of all other steps.
+        call: seconds of a whole call.
+    """
+
+    layers: Mapping[str, float]
+    others: float
+    call: float
+
+
+def calibrate(sightings: Sequence[Sighting]) -> tuple[float, dict[str, tuple[float, ...]]]:
+    """Times whose sum is the time of a call, at every density that was measured.
+
+    What does not depend on density is one number for all: the other steps, and the part of a call that no step
+    accounts for, which is the least that calls take beyond their steps. What is left of a call belongs to the layers,
+    and all of them are scaled by the same factor: steps that are timed one by one wait for each other, and chains of
+    them run in bands when they run in earnest.
+
+    Args:
+        sightings: one for each density.
+
+    Returns:
+        The fixed seconds, and tensor -> seconds at each density.
+
+    Example:
+        >>> calibrate([Sighting({"a": 1.0, "b": 3.0}, 2.0, 9.0), Sighting({"a": 2.0, "b": 6.0}, 2.0, 11.0)])
+        (3.0, {'a': (1.5, 2.0), 'b': (4.5, 6.0)})
+    """
+    others = min(seen.others for seen in sightings)
+    beyond = min(seen.call - others - math.fsum(seen.layers.values()) for seen in sightings)
+    fixed = others + max(0.0, beyond)
+    times: dict[str, tuple[float, ...]] = {name: () for name in sightings[0].layers}
+    for seen in sightings:
+        steps = math.fsum(seen.layers.values())
+        left = max(seen.call - fixed, LEAST_SHARE * steps)
+        factor = left / steps if steps > 0 else 0.0
+        times = {name: (*found, factor * seen.layers[name]) for name, found in times.items()}
+    return fixed, times
+
 
 DENSITIES = (0.01, 0.05, 0.1, 0.3, 1.0)
 # The table of layers has a column for it that is not read here.
@@ -113,7 +165,7 @@ def _checked(densities: Sequence[float], *, threads: int, batch: int) -> tuple[f
     if library() is None:
         raise ImportError(
             "a table of times needs the compiled kernels: with a C++ compiler installed, "
-            "`python -m softprune.deploy.runtime.build` makes them"
+            "`python -m softprune.deploy.engine.build` makes them"
         )
     return points
 
@@ -192,3 +244,37 @@ def _sighting(engine: Engine, owners: dict[str, dict[str, float]], batch: int, e
 def _better(a: Sighting, b: Sighting) -> Sighting:
     fastest = {name: min(a.layers[name], b.layers[name]) for name in a.layers}
     return Sighting(fastest, min(a.others, b.others), min(a.call, b.call))
+
+
+# The network that a table of times is measured for.
+
+
+def subject(where: str, *, shape: str | None = None, size: int | None = None) -> tuple[nn.Module, Tensor]:
+    """A network by name, and one input of it.
+
+    Args:
+        where: "resnet50" or another of the catalog, "zoo:resnet50/str-90.23" (the budget does not matter), or
+            "package.module:factory".
+        shape: of the input, such as "1,3,224,224".
+        size: instead, pixels a side of the images of a network of the zoo.
+
+    Raises:
+        ValueError: for a .spx file, whose zeros are what they are, and for unknown networks.
+
+    Example:
+        >>> subject("zoo:digits/dense")[1].shape
+        torch.Size([1, 1, 8, 8])
+    """
+    if where.endswith(".spx"):
+        raise ValueError(
+            f"{where} has the zeros that it has; a table needs the network at several densities: name it, such as "
+            "resnet50, zoo:resnet50/dense, package.module:factory or a run folder"
+        )
+    name = zoo_name(where)
+    if name is not None:
+        network = name.partition("/")[0]
+        example = zoo_example(name, size=size) if shape is None else torch.zeros(example_shape(network, shape))
+        return build(network), example
+    if size is not None:
+        raise ValueError(f"size {size} is for networks of the zoo: say --input for {where}")
+    return build(where), torch.zeros(example_shape(where, shape))

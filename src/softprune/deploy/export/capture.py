@@ -1,16 +1,20 @@
-"""From a module to its program, if no Sparsifier manages it any more."""
+"""From a module to its program in torch.export, if no Sparsifier manages it any more; and that program as a file."""
 
 from __future__ import annotations
 
+import io
+import os
 from itertools import chain
+from pathlib import Path
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from softprune.channels.program import Example, exported
 from softprune.core.parametrization import managed_tensors
 from softprune.core.refusal import inside_compiled
+from softprune.records import write_whole
+from softprune.structure.program import Example, exported
 
 
 def capture(module: nn.Module, example: Example) -> ExportedProgram:
@@ -46,3 +50,25 @@ def plain_module(module: nn.Module) -> nn.Module:
         if bad:
             raise ValueError(f"{name} has {bad} NaN or infinite values of {tensor.numel():,}: export finite weights")
     return module
+
+
+def save_program(module: nn.Module, path: str | os.PathLike[str], *, example: Example) -> Path:
+    """Write a ``.pt2`` file that ``torch.export.load`` reads, with a batch of any size.
+
+    Args:
+        module: plain; left as it was.
+        path: of the file; an existing one is replaced as a whole.
+        example: one input or a tuple of them, float32.
+
+    Returns:
+        The path.
+    """
+    target = Path(path)
+    if target.suffix != ".pt2":
+        raise ValueError(f"the file must end in .pt2, got {target.name!r}")
+    program = capture(module, example)
+    # Not straight into the file: where the disk is full, torch ends the whole process.
+    content = io.BytesIO()
+    torch.export.save(program, content)
+    write_whole(target, lambda part: part.write_bytes(content.getbuffer()))
+    return target

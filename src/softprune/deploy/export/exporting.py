@@ -1,23 +1,39 @@
-"""export: from a module to a file that the engine runs."""
+"""export and accelerate: from a module to a file that the engine runs, or to a module that runs on the engine."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from softprune.channels.program import Example
 from softprune.deploy.export.capture import capture
-from softprune.deploy.export.graph import Graph
 from softprune.deploy.export.passes import simplify
-from softprune.deploy.export.spx import write_spx
-from softprune.deploy.export.translation import lower
+from softprune.deploy.export.translate import translate
+from softprune.deploy.format.graph import Graph
+from softprune.deploy.format.spx import spx_content
+from softprune.deploy.format.storage import write_tensors
+from softprune.records import write_whole
+from softprune.structure.program import Example
+
+if TYPE_CHECKING:
+    from softprune.deploy.engine.engine import Engine
+
+
+def write_spx(graph: Graph, path: Path) -> None:
+    """Write the graph and its weights, each in its smallest form; equal graphs give equal bytes."""
+    tensors, metadata = spx_content(graph)
+    write_whole(path, lambda part: write_tensors(part, tensors, metadata))
 
 
 def to_graph(module: nn.Module, example: Example) -> Graph:
     """The module in the operations of the format, norms folded and activations fused."""
-    return simplify(lower(capture(module, example)))
+    return simplify(translate(capture(module, example)))
 
 
 def export(module: nn.Module, path: str | os.PathLike[str], *, example: Example) -> Path:
@@ -53,3 +69,68 @@ def export(module: nn.Module, path: str | os.PathLike[str], *, example: Example)
     graph = to_graph(module, example)
     write_spx(graph, target)
     return target
+
+
+class Accelerated(nn.Module):
+    """A network inside PyTorch code that runs on the engine; for inference only.
+
+    Args:
+        engine: that computes.
+        structure: of what the original returns: one tensor, a tuple, a dictionary.
+    """
+
+    def __init__(self, engine: Engine, structure: pytree.TreeSpec) -> None:
+        super().__init__()
+        self.engine = engine
+        self._structure = structure
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """What the original returns for float32 inputs on the CPU, without gradients.
+
+        Raises:
+            ValueError: if a gradient would be lost.
+        """
+        if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+            raise ValueError("an accelerated network has no gradients: call it under torch.inference_mode()")
+        found = self.engine(*(x.detach() for x in inputs))
+        arrays = [found] if isinstance(found, np.ndarray) else list(found)
+        return pytree.tree_unflatten([torch.from_numpy(array) for array in arrays], self._structure)
+
+    def extra_repr(self) -> str:
+        """What runs it."""
+        return f"{self.engine.level}, {self.engine.threads} threads"
+
+
+def accelerate(module: nn.Module, example: Example, *, threads: int | None = None, tune: bool = True) -> Accelerated:
+    """A drop-in for a module with zeros in it, that runs on the engine.
+
+    Args:
+        module: plain; left as it was, and later changes of its weights are not seen.
+        example: one input or a tuple of them, float32; sizes other than the batch hold for good.
+        threads: of the engine; None takes all cores.
+        tune: whether the first call measures the fastest way to compute each layer.
+
+    Returns:
+        A module with the same inputs and outputs.
+
+    Raises:
+        ValueError: if the module is managed by a Sparsifier or uses operations that are not in the format.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> model, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(3, 4)
+        >>> with torch.inference_mode():
+        ...     torch.allclose(accelerate(model, x, tune=False)(x), model(x), atol=1e-6)
+        True
+    """
+    from softprune.deploy.engine.engine import load  # here: files are written where no engine is wanted
+
+    program = capture(module, example)
+    structure = program.call_spec.out_spec
+    graph = simplify(translate(program))
+    with TemporaryDirectory(prefix="softprune-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "model.spx"
+        write_spx(graph, path)
+        # The engine maps the file; a mapped file may lose its name.
+        return Accelerated(load(path, threads=threads, tune=tune), structure)

@@ -6,11 +6,8 @@ from hashlib import sha256
 
 import numpy as np
 
-from softprune.deploy.export.graph import Array, Graph, Op
-
-# What a convolution or linear layer can do with its sum before it stores it.
-FUSED = ("relu", "relu6", "hardswish", "silu", "gelu", "sigmoid", "tanh", "mish")
-LAYERS = ("conv2d", "conv_transpose2d", "linear")
+from softprune.deploy.format.graph import Array, Graph, Op
+from softprune.deploy.format.ops import FUSED, LAYERS
 
 
 def simplify(graph: Graph) -> Graph:

@@ -1,15 +1,115 @@
-"""FastGRNN over a whole sequence, by the fastest way there is."""
+"""FastGRNN over a whole sequence: by one fused operator where it was compiled, else as a loop of torch operations."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from softprune.ops.recurrence.curve import Curve, check_curve, number
-from softprune.ops.recurrence.fused import fused
-from softprune.ops.recurrence.library import is_there
-from softprune.ops.recurrence.loop import fastgrnn_loop
+from softprune.ops.recurrence.fused import fused, is_there
+
+# The non-linearities that gates and updates of a recurrence may have.
+
+
+Curve: TypeAlias = Literal["sigmoid", "tanh", "relu", "quant_tanh", "quant_sigm", "quant_sigm4"]
+
+# In the order of the kernels' own list. The piecewise linear ones suit integer arithmetic.
+CURVES: Mapping[Curve, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "quant_tanh": F.hardtanh,
+    "quant_sigm": lambda x: F.hardtanh((x + 1) / 2, 0.0, 1.0),
+    "quant_sigm4": lambda x: F.hardtanh((x + 2) / 4, 0.0, 1.0),
+}
+
+
+def check_curve(name: str, of: str) -> None:
+    """Refuse a name that is none.
+
+    Args:
+        name: of the curve.
+        of: what it is for, in the message.
+    """
+    if name not in CURVES:
+        raise ValueError(f"the non-linearity of the {of} is one of {', '.join(CURVES)}; got {name!r}")
+
+
+def number(name: Curve) -> int:
+    """What the kernels call it."""
+    return list(CURVES).index(name)
+
+
+# FastGRNN as plain torch operations, one step after the other: what the fused operator is tested against.
+
+
+def fastgrnn_step(
+    projected: Tensor,
+    h: Tensor,
+    *,
+    u: Tensor,
+    gate_bias: Tensor,
+    update_bias: Tensor,
+    zeta: Tensor,
+    nu: Tensor,
+    gate: Curve = "sigmoid",
+    update: Curve = "tanh",
+) -> Tensor:
+    """One step: ``pre = projected + U h``, ``h' = z * h + (zeta (1 - z) + nu) * c``.
+
+    Here ``z = gate(pre + gate_bias)`` and ``c = update(pre + update_bias)``.
+
+    Args:
+        projected: W x, [n, hidden].
+        h: the state before, [n, hidden].
+        u: [hidden, hidden].
+        gate_bias: [hidden].
+        update_bias: [hidden].
+        zeta: one number in (0, 1).
+        nu: one number in (0, 1).
+        gate: non-linearity of the gate.
+        update: non-linearity of the update.
+
+    Returns:
+        The state after, [n, hidden].
+    """
+    pre = projected + F.linear(h, u)
+    z = CURVES[gate](pre + gate_bias)
+    c = CURVES[update](pre + update_bias)
+    return z * h + (zeta * (1 - z) + nu) * c
+
+
+def fastgrnn_loop(
+    x: Tensor,
+    *,
+    w: Tensor,
+    u: Tensor,
+    gate_bias: Tensor,
+    update_bias: Tensor,
+    zeta: Tensor,
+    nu: Tensor,
+    start: Tensor | None = None,
+    gate: Curve = "sigmoid",
+    update: Curve = "tanh",
+) -> tuple[Tensor, Tensor]:
+    """A whole sequence, step by step, on any device and in any precision; arguments as `fastgrnn`."""
+    projected = F.linear(x, w)
+    h = projected.new_zeros(x.shape[0], u.shape[0]) if start is None else start
+    states = []
+    for t in range(x.shape[1]):
+        h = fastgrnn_step(
+            projected[:, t], h, u=u, gate_bias=gate_bias, update_bias=update_bias, zeta=zeta, nu=nu,
+            gate=gate, update=update,
+        )  # fmt: skip
+        states.append(h)
+    return torch.stack(states, 1), h
+
+
+# FastGRNN over a whole sequence, by the fastest way there is.
 
 
 def fastgrnn(

@@ -6,13 +6,142 @@ products are in the kernels. The results do not depend on the number of threads.
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes as c
+import math
+import os
+from collections import deque
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from softprune.ops.recurrence.library import Call, Library, library
-from softprune.ops.recurrence.room import room
+from softprune._native.compilation import RECURRENCE
+
+# The compiled recurrences, loaded with ctypes.
+
+
+ABI = 2
+
+
+class Call(c.Structure):
+    """One run over a batch of sequences; the layout of ``Call`` in kernels/abi.h, which describes the fields."""
+
+    _fields_ = (
+        *((name, c.c_int64) for name in ("samples", "steps", "features", "hidden")),
+        *((name, c.c_int32) for name in ("gate", "update")),
+        *((name, c.c_float) for name in ("zeta", "nu")),
+        *((name, c.c_void_p) for name in ("x", "w", "u", "biases", "start", "states", "sums")),
+        *((name, c.c_void_p) for name in ("grad_states", "grad_last", "grad_x", "grad_w", "grad_u")),
+        *((name, c.c_void_p) for name in ("grad_biases", "grad_scales", "grad_start")),
+    )
+
+
+class Library:
+    """The functions of the shared library with their types.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: if it cannot be loaded or is of another version.
+    """
+
+    line = 16
+    """Rows of the sums are padded to a multiple of it."""
+
+    def __init__(self, path: Path) -> None:
+        functions: Any = c.CDLL(str(path))
+        functions.spr_abi.restype = c.c_int32
+        functions.spr_record_size.restype = c.c_int64
+        functions.spr_level.restype = c.c_char_p
+        if functions.spr_abi() != ABI or functions.spr_record_size() != c.sizeof(Call):
+            raise OSError(f"{path} does not fit this package: python -m softprune._native.compilation makes it again")
+        for run in (functions.spr_forward, functions.spr_backward):
+            run.restype, run.argtypes = None, [c.POINTER(Call), c.c_int64]
+        self.level: str = functions.spr_level().decode()
+        self._functions = functions
+
+    def forward(self, call: Call, *, threads: int) -> None:
+        """Fill ``states`` and ``sums``."""
+        self._functions.spr_forward(c.byref(call), threads)
+
+    def backward(self, call: Call, *, threads: int) -> None:
+        """Fill the gradients."""
+        self._functions.spr_backward(c.byref(call), threads)
+
+
+@cache
+def library() -> Library | None:
+    """The compiled recurrences of this installation; None if there are none or SOFTPRUNE_KERNELS is "none"."""
+    if os.environ.get("SOFTPRUNE_KERNELS") == "none":
+        return None
+    try:
+        return Library(RECURRENCE.file) if RECURRENCE.file.is_file() else None
+    except OSError:
+        return None  # built for another system: the loop runs instead
+
+
+def is_there() -> bool:
+    """Whether `library` has something to give; a constant to the compiler of torch."""
+    return library() is not None
+
+
+# What torch.compiler.assume_constant_result sets; calling that would import the whole compiler.
+is_there._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+# Memory for arrays over all steps, used again.
+#
+# Such an array takes megabytes, which the system hands out anew, page by page, whenever they were given back: that
+# can take as long as the recurrence itself.
+
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float32]]"
+
+KEPT = 4  # arrays that wait to be used again, at most
+LARGEST = 1 << 25  # bytes of such an array
+LINE = 16  # numbers of a cache line: tensors begin with one
+
+_waiting: deque[Array] = deque(maxlen=KEPT)
+
+
+class _Lent(np.ndarray[Any, np.dtype[np.float32]]):
+    """A view that lasts as long as the tensor that is made of it."""
+
+    def __del__(self) -> None:
+        if isinstance(self.base, np.ndarray) and self.base.nbytes <= LARGEST:
+            _waiting.append(self.base)
+
+
+def room(*shape: int) -> Tensor:
+    """A tensor of float32 that is not filled; its memory is used again once nobody needs the tensor.
+
+    Args:
+        shape: of the tensor.
+
+    >>> room(2, 3).shape
+    torch.Size([2, 3])
+    """
+    count = math.prod(shape)
+    return torch.from_numpy(_array(count).view(_Lent))[:count].view(shape)
+
+
+def _array(count: int) -> Array:
+    """A free array of about that size, or a new one."""
+    for _ in range(KEPT):
+        try:
+            found = _waiting.popleft()
+        except IndexError:
+            break
+        if count <= found.size <= 2 * count:
+            return found
+        _waiting.append(found)
+    made = np.empty(count + LINE, np.float32)
+    first = -made.ctypes.data // made.itemsize % LINE
+    return made[first : first + count]
 
 
 def _library() -> Library:

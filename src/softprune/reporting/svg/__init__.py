@@ -1,6 +1,7 @@
-"""Charts as inline SVG for pages: text and classes only, so that the page's colours, light or dark, apply."""
+"""Charts as SVG: for pages, whose colours they take, and as files that stand alone."""
 
 from softprune.reporting.svg.figure import figure, figures
+from softprune.reporting.svg.file import standalone
 from softprune.reporting.svg.plot import plot
 
-__all__ = ["figure", "figures", "plot"]
+__all__ = ["figure", "figures", "plot", "standalone"]

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from softprune.reporting.chart import Axis, Chart, Series
-from softprune.reporting.svg.look import MARKERS, Look, looks
-from softprune.reporting.svg.plot import marked, offsets, plot
+from softprune.reporting.charts import Axis, Chart, Series
+from softprune.reporting.svg.plot import Look, looked, offsets, plot, swatch
 
 # Pictures for half a page, a whole line, and a narrow screen.
-_HALF, _WHOLE, _NARROW = (560, 340), (1120, 380), (400, 330)
+HALF, WHOLE, _NARROW = (560, 340), (1120, 380), (400, 330)
 # More places or series than this need a whole line.
 _FEW = 14
 # Data of more numbers than this is drawn once; narrow screens scroll it.
@@ -35,7 +34,7 @@ def figure(chart: Chart, *, wide: bool | None = None) -> str:
         wide = needs_line(chart)
     name = escape(chart.name)
     small = sum(len(series.x) for series in chart.series) <= _LARGE
-    width, height = _WHOLE if wide else _HALF
+    width, height = WHOLE if wide else HALF
     pictures = f'<div class="screen wide">{plot(chart, width=width, height=height)}</div>'
     if small:
         pictures += f'<div class="screen narrow">{plot(chart, width=_NARROW[0], height=_NARROW[1], key="-n")}</div>'
@@ -65,27 +64,21 @@ def needs_line(chart: Chart) -> bool:
 
 def _legend(chart: Chart) -> str:
     # A series without values has its colour, so that the others have theirs in all charts, but no entry.
-    looked = [(at, s, look) for at, (s, look) in enumerate(zip(chart.series, looks(chart.series), strict=True)) if s.x]
-    many = len(looked) > _FEW
-    entries = "".join(_entry(at, series, look, marks=marked(chart, series)) for at, series, look in looked)
+    shown = [(at, series, look) for at, (series, look) in enumerate(looked(chart)) if series.x]
+    many = len(shown) > _FEW
+    entries = "".join(_entry(chart, at, series, look) for at, series, look in shown)
     both = '<button type="button" class="quiet all">all</button><button type="button" class="quiet none">none</button>'
     return (
         f'<div class="legend{" many" if many else ""}" role="group" aria-label="Legend: show or hide series">'
-        f"{both if len(looked) > 2 else ''}{entries}</div>"
+        f"{both if len(shown) > 2 else ''}{entries}</div>"
     )
 
 
-def _entry(at: int, series: Series, look: Look, *, marks: bool) -> str:
-    lines = {"bars": "", "points": "", "line": "M0,0h22", "step": "M0,4h11v-8h11"}
-    drawn = f'<path class="line" d="{lines[series.mark]}"/>' if lines[series.mark] else ""
-    if series.mark == "bars":
-        drawn = '<path class="bars" d="M4,-5h14v10h-14z"/>'
-    if marks:
-        drawn += f'<path class="marks" d="M11,0{MARKERS[look.marker]}"/>'
+def _entry(chart: Chart, at: int, series: Series, look: Look) -> str:
     return (
         f'<button type="button" class="entry" aria-pressed="true" data-series="{at}" '
         f'data-group="{escape(series.group or series.name)}">'
-        f'<svg viewBox="-1 -7 24 14" aria-hidden="true" class="{look.classes}">{drawn}</svg>'
+        f'<svg viewBox="-1 -7 24 14" aria-hidden="true" class="{look.classes}">{swatch(chart, series, look)}</svg>'
         f"<span>{escape(series.name)}</span></button>"
     )
 

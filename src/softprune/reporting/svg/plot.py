@@ -3,18 +3,146 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 
-from softprune.reporting.chart import Chart, Series
-from softprune.reporting.svg.frame import Frame, draw, framed
-from softprune.reporting.svg.look import Look, looks
-from softprune.reporting.svg.paths import Point, bars, line, markers, pixel, whiskers
-from softprune.reporting.svg.scale import short
+from softprune.reporting.charts import Chart, Series
+from softprune.reporting.svg.axes import Frame, draw, framed, pixel, short
 
+COLOURS = 7  # classes c0 ... c6 of the style sheet
+RAMP = 16  # classes r0 ... r15: a sequence of colours, for more groups than there are colours
+DASHES = 4  # classes d0 ... d3
+# One marker each, as a path around (0, 0).
+MARKERS = (
+    "m-3.2,0a3.2,3.2 0 1 0 6.4,0a3.2,3.2 0 1 0 -6.4,0z",  # circle
+    "m-2.9,-2.9h5.8v5.8h-5.8z",  # square
+    "m0,-3.8l3.6,6.4h-7.2z",  # triangle
+    "m0,-4.1l4.1,4.1l-4.1,4.1l-4.1,-4.1z",  # diamond
+    "m0,3.8l3.6,-6.4h-7.2z",  # triangle, point down
+    "m-1.3,-3.9h2.6v2.6h2.6v2.6h-2.6v2.6h-2.6v-2.6h-2.6v-2.6h2.6z",  # plus
+    "m0,-4.2l3.6,2.1v4.2l-3.6,2.1l-3.6,-2.1v-4.2z",  # hexagon
+)
 # A line of more points than this shows no markers: they would hide it.
 _MARKED = 40
 # Bars narrower than this are drawn as a line.
 _NARROWEST = 1.5
+
+
+@dataclass(frozen=True)
+class Look:
+    """The look of one series: its classes, and a place in MARKERS."""
+
+    classes: str
+    marker: int
+
+
+def looks(series: Sequence[Series]) -> list[Look]:
+    """A look for each series; those of one group share the colour."""
+    groups = {g: i for i, g in enumerate(dict.fromkeys(s.group or s.name for s in series if not s.faint))}
+    met: dict[str, int] = {}
+    found = []
+    for one in series:
+        group = one.group or one.name
+        if one.faint:
+            colour = _colour(groups[group], len(groups)) if group in groups else "grey"
+            found.append(Look(f"{colour} d1 faint", 0))
+            continue
+        turn = met[group] = met.get(group, -1) + 1
+        place = groups[group]
+        # Many lines are solid: too many patterns of dashes cannot be told apart.
+        dash = 0 if len(groups) > COLOURS else (place + turn) % DASHES
+        hollow = " hollow" if turn % 2 else ""
+        found.append(Look(f"{_colour(place, len(groups))} d{dash}{hollow}", (place + turn) % len(MARKERS)))
+    return found
+
+
+def _colour(place: int, groups: int) -> str:
+    if groups <= COLOURS:
+        return f"c{place}"
+    return f"r{round(place * (RAMP - 1) / (groups - 1))}"
+
+
+# The geometry of a series: lines with gaps, steps, bars, markers and error bars as SVG path data.
+
+Point = tuple[float, float]
+
+
+def pieces(points: Iterable[Point]) -> Iterator[list[Point]]:
+    """The runs of neighbours that can be drawn; whatever is NaN is a gap between them."""
+    piece: list[Point] = []
+    for x, y in points:
+        if math.isfinite(x) and math.isfinite(y):
+            piece.append((x, y))
+        elif piece:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def thinned(piece: Sequence[Point]) -> Sequence[Point]:
+    """What can be seen of a line: where many points share a pixel column, its first, lowest, highest and last."""
+    if len(piece) < 4 or len(piece) < 2 * (abs(piece[-1][0] - piece[0][0]) + 1):
+        return piece
+    kept: list[Point] = []
+    column: list[Point] = []
+    for point in piece:
+        if column and math.floor(point[0]) != math.floor(column[0][0]):
+            kept += _outline(column)
+            column = []
+        column.append(point)
+    return kept + _outline(column)
+
+
+def _outline(column: list[Point]) -> list[Point]:
+    if len(column) <= 4:
+        return column
+    ys = [y for _, y in column]
+    chosen = sorted({0, ys.index(min(ys)), ys.index(max(ys)), len(column) - 1})
+    return [column[at] for at in chosen]
+
+
+def line(points: Iterable[Point], *, step: bool = False) -> str:
+    """A line through the points, with gaps; ``step`` holds each value until the next one."""
+    found = []
+    for piece in pieces(points):
+        shown = thinned(piece)
+        if len(shown) == 1:
+            # A dot: a line of no length, drawn by its round caps.
+            found.append(f"M{pixel(shown[0][0])},{pixel(shown[0][1])}h0")
+            continue
+        parts = [f"{pixel(x)},{pixel(y)}" for x, y in shown]
+        if step:
+            parts = [parts[0], *(f"H{pixel(x)}V{pixel(y)}" for x, y in shown[1:])]
+            found.append("M" + parts[0] + "".join(parts[1:]))
+        else:
+            found.append("M" + parts[0] + "L" + " ".join(parts[1:]))
+    return "".join(found)
+
+
+def markers(points: Iterable[Point], kind: int) -> str:
+    """All markers of a series in one path."""
+    return "".join(f"M{pixel(x)},{pixel(y)}{MARKERS[kind]}" for piece in pieces(points) for x, y in piece)
+
+
+def bars(points: Iterable[Point], *, base: float, width: float) -> str:
+    """All bars of a series in one path, standing on ``base``."""
+    half = width / 2
+    return "".join(
+        f"M{pixel(x - half)},{pixel(base)}V{pixel(y)}h{pixel(width)}V{pixel(base)}z"
+        for piece in pieces(points)
+        for x, y in piece
+    )
+
+
+def whiskers(ends: Iterable[tuple[float, float, float]]) -> str:
+    """Error bars from (x, lower end, upper end); what is NaN has none."""
+    return "".join(
+        f"M{pixel(x - 4)},{pixel(a)}h8m-4,0V{pixel(b)}m-4,0h8"
+        for x, a, b in ends
+        if math.isfinite(x) and math.isfinite(a) and math.isfinite(b)
+    )
 
 
 def plot(chart: Chart, *, width: int = 560, height: int = 340, key: str = "") -> str:
@@ -27,7 +155,7 @@ def plot(chart: Chart, *, width: int = 560, height: int = 340, key: str = "") ->
         key: makes the ids of several pictures of one chart on a page different.
 
     Example:
-        >>> from softprune.reporting.chart import Axis, Series
+        >>> from softprune.reporting.charts import Axis, Series
         >>> chart = Chart("loss", "Loss", "", Axis("epoch"), Axis("loss"), (Series("a", (0, 1), (2.0, 1.0)),))
         >>> plot(chart).startswith('<svg class="plot"')
         True
@@ -36,22 +164,45 @@ def plot(chart: Chart, *, width: int = 560, height: int = 340, key: str = "") ->
     ident = escape(f"{chart.name}{key}")
     ends = (frame.x.low, frame.x.high, frame.y.low, frame.y.high)
     box = (frame.x.start, frame.x.end, frame.y.start, frame.y.end)
-    parts = [
+    return (
         f'<svg class="plot" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{ident}-t {ident}-d"'
-        f' data-box="{" ".join(map(pixel, box))}" data-ends="{" ".join(map(repr, map(float, ends)))}">',
-        f'<title id="{ident}-t">{escape(chart.title)}</title><desc id="{ident}-d">{escape(description(chart))}</desc>',
+        f' data-box="{" ".join(map(pixel, box))}" data-ends="{" ".join(map(repr, map(float, ends)))}">'
+        f'{spoken(chart, ident)}{drawn(chart, frame, ident)}<circle class="cursor" r="6" cx="-99" cy="-99"/></svg>'
+    )
+
+
+def spoken(chart: Chart, ident: str) -> str:
+    """Title and description as elements, for readers who cannot see the picture."""
+    return (
+        f'<title id="{ident}-t">{escape(chart.title)}</title><desc id="{ident}-d">{escape(description(chart))}</desc>'
+    )
+
+
+def drawn(chart: Chart, frame: Frame, ident: str) -> str:
+    """Axes and series as elements; ``ident`` is the beginning of their ids."""
+    box = (frame.x.start, frame.x.end, frame.y.start, frame.y.end)
+    parts = [
         *draw(frame, chart),
         # Nothing is drawn outside the axes: series are cut there, markers on the edge are whole.
         f'<clipPath id="{ident}-c"><rect x="{pixel(box[0] - 5)}" y="{pixel(box[3] - 6)}"'
         f' width="{pixel(box[1] - box[0] + 10)}" height="{pixel(box[2] - box[3] + 12)}"/></clipPath>',
         f'<g clip-path="url(#{ident}-c)">',
     ]
-    drawn = [(one.faint, _series(frame, chart, at, look)) for at, (one, look) in enumerate(_looked(chart))]
-    parts += [text for faint, text in drawn if faint] + [text for faint, text in drawn if not faint]
-    parts.append('</g><circle class="cursor" r="6" cx="-99" cy="-99"/>')
+    series = [(one.faint, _series(frame, chart, at, look)) for at, (one, look) in enumerate(looked(chart))]
+    parts += [text for faint, text in series if faint] + [text for faint, text in series if not faint]
+    parts.append("</g>")
     if not any(math.isfinite(y) for s in chart.series for y in s.y):
-        parts.append(f'<text class="empty mid" x="{width // 2}" y="{height // 2}">no values yet</text>')
-    return "".join(parts) + "</svg>"
+        parts.append(f'<text class="empty mid" x="{frame.width // 2}" y="{frame.height // 2}">no values yet</text>')
+    return "".join(parts)
+
+
+def swatch(chart: Chart, series: Series, look: Look) -> str:
+    """The sample of a series for a legend, 22 wide around a height of 0, without its classes."""
+    lines = {"bars": "", "points": "", "line": "M0,0h22", "step": "M0,4h11v-8h11"}
+    sample = f'<path class="line" d="{lines[series.mark]}"/>' if lines[series.mark] else ""
+    if series.mark == "bars":
+        sample = '<path class="bars" d="M4,-5h14v10h-14z"/>'
+    return sample + (f'<path class="marks" d="M11,0{MARKERS[look.marker]}"/>' if marked(chart, series) else "")
 
 
 def description(chart: Chart) -> str:
@@ -70,7 +221,8 @@ def description(chart: Chart) -> str:
     return " ".join(word for word in words if word)
 
 
-def _looked(chart: Chart) -> list[tuple[Series, Look]]:
+def looked(chart: Chart) -> list[tuple[Series, Look]]:
+    """Every series of a chart with its classes and its marker."""
     return list(zip(chart.series, looks(chart.series), strict=True))
 
 

@@ -12,8 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 from softprune.methods.base import Method
 from softprune.methods.registry import from_config, method_names
 from softprune.ops import Backward, G
-from softprune.train.config.problem import ConfigError, Problem, unknown_choice, unknown_key
-from softprune.train.config.section import Named
+from softprune.train.config.sections import ConfigError, Named, Problem, unknown_choice, unknown_key
 
 PROPOSE = "propose"
 _BACKWARD = {"masked": {"leak": 0.0}, "straight_through": {"leak": 1.0}, "annealed": {"leak": 1.0, "until": 1.0}}

@@ -9,9 +9,8 @@ from pydantic.fields import FieldInfo
 from softprune.methods.registry import method_names
 from softprune.train.config.keys import leaves
 from softprune.train.config.method import PROPOSE, method_defaults, method_descriptions
-from softprune.train.config.problem import shown
 from softprune.train.config.run import RunConfig
-from softprune.train.config.section import Section
+from softprune.train.config.sections import Section, shown
 
 
 def config_schema() -> dict[str, Any]:

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from softprune.budget.files import read_text
-from softprune.train.config.consistency import contradictions
-from softprune.train.config.expected import ExpectedConfig
-from softprune.train.config.file import ConfigFile
-from softprune.train.config.goal import GoalConfig
-from softprune.train.config.learning import OptimizerConfig, ProposeConfig, ScheduleConfig
-from softprune.train.config.method import MethodConfig
-from softprune.train.config.problem import ConfigError
-from softprune.train.config.process import CheckpointConfig, DistributedConfig, LogConfig
-from softprune.train.config.rule import RuleConfig, check_match
-from softprune.train.config.section import FROM_LIST, Count, Positive, PositiveFraction, is_factory, refuse_code
-from softprune.train.config.source import DataConfig, ModelConfig
-from softprune.train.config.units import UnitsConfig
+from softprune.records import read_text
+from softprune.train.config.check import contradictions
+from softprune.train.config.goal import GoalConfig, RuleConfig, check_match
+from softprune.train.config.keys import ConfigFile, field_at, is_list, known_keys, leaves, section_in
+from softprune.train.config.method import MethodConfig, method_defaults
+from softprune.train.config.sections import (
+    FROM_LIST,
+    CheckpointConfig,
+    ConfigError,
+    Count,
+    DataConfig,
+    DistributedConfig,
+    ExpectedConfig,
+    LogConfig,
+    ModelConfig,
+    OptimizerConfig,
+    Positive,
+    PositiveFraction,
+    Problem,
+    ProposeConfig,
+    ScheduleConfig,
+    UnitsConfig,
+    is_factory,
+    refuse_code,
+    unknown_key,
+)
 from softprune.train.document import parse_yaml
 
 MOST_BYTES = 4 << 20  # of a configuration: YAML is read slowly, and nobody writes so much
@@ -119,8 +139,6 @@ class RunConfig(ConfigFile):
             2
         """
         # Both build on this class.
-        from softprune.train.overrides import apply_overrides, texts_in
-        from softprune.train.recipes import PREFIX, recipe_text
 
         file = Path(where)
         is_file = file.is_file() or file.suffix in (".yaml", ".yml")
@@ -139,3 +157,233 @@ class RunConfig(ConfigFile):
         """The Python code that a run of this imports and calls: key and package.module:factory of each."""
         named = [("model.name", self.model.name), ("data.name", self.data.name)]
         return [*((k, n) for k, n in named if is_factory(n)), *(("log.own", name) for name in self.log.own)]
+
+
+# The identity of a run: a hash of what decides its result.
+
+
+# What is said about a run, and when it writes what, does not change what it computes.
+_ABOUT = {"name", "summary", "expected", "log", "checkpoint"}
+
+
+def content_hash(config: RunConfig) -> str:
+    """Twelve hexadecimal digits that two configurations share exactly if they compute the same.
+
+    Defaults are left out, so that a key added later does not change the hash of an older configuration.
+
+    Example:
+        >>> short, long = RunConfig.load("digits/str"), RunConfig.load("digits/str", ["accumulate=1", "name=other"])
+        >>> content_hash(short) == content_hash(long)
+        True
+    """
+    content = config.model_dump(mode="json", exclude=_ABOUT, exclude_defaults=True)
+    if config.method is not None:
+        defaults = method_defaults(config.method.name)
+        kept = {key: value for key, value in config.method.settings.items() if value != defaults[key]}
+        content["method"] = {"name": config.method.name, **kept}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# Changes to a configuration from the command line: ``key=value`` with dotted keys.
+
+
+def apply_overrides(
+    data: Mapping[str, Any], overrides: Iterable[str], *, origin: str = "the configuration"
+) -> dict[str, Any]:
+    """A copy of the plain data of a configuration with some values replaced.
+
+    A short form on the way (``model: digits``) is written out, so that a key below it can be set. The values are not
+    checked here: the whole is checked afterwards by `RunConfig.parse`.
+
+    Args:
+        data: as read from YAML.
+        overrides: "optimizer.lr=0.1", "skip=[fc.weight]", "ema=null", "rules.0.s_init=-100"; values are YAML.
+        origin: what to call the configuration in a message.
+
+    Raises:
+        ConfigError: for every override that is no ``key=value``, or whose key does not exist, with the nearest.
+
+    Example:
+        >>> apply_overrides({"model": "digits", "epochs": 60}, ["model.args.num_classes=5", "epochs=2"])
+        {'model': {'name': 'digits', 'args': {'num_classes': 5}}, 'epochs': 2}
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(data))
+    problems: list[Problem] = []
+    for text in overrides:
+        try:
+            path, value = _parse(text)
+            _set(changed, path, value)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems, origin=f"{origin} with these overrides")
+    return changed
+
+
+def texts_in(overrides: Iterable[str]) -> set[str]:
+    """Every text that the values of overrides hold, however deep.
+
+    Example:
+        >>> sorted(texts_in(["model={name: 'mine:net', args: {width: 3}}", "log.own=['mine:Logger']", "epochs=2"]))
+        ['mine:Logger', 'mine:net']
+    """
+    return texts_of([_parse(text)[1] for text in overrides])
+
+
+def texts_of(data: Any) -> set[str]:
+    """Every text in plain data, keys left out."""
+    found: set[str] = set()
+    left: list[Any] = [data]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            found.add(value)
+        left += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return found
+
+
+def _parse(text: str) -> tuple[list[str], Any]:
+    key, equals, written = text.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise ConfigError([Problem(text, "an override is key=value, such as optimizer.lr=0.1")])
+    if not written.strip():
+        raise ConfigError([Problem(key, f"{key}= has no value; write {key}=null to switch it off")])
+    depth, _ = field_at(RunConfig, path)
+    if depth < len(path):
+        raise ConfigError([_unknown(path, depth)])
+    try:
+        return path, parse_yaml(written, text)
+    except ValueError as error:
+        raise ConfigError([Problem(key, str(error))]) from error
+
+
+def _unknown(path: list[str], depth: int) -> Problem:
+    _, field = field_at(RunConfig, path[:depth])
+    section = RunConfig if depth == 0 else section_in(field.annotation) if field is not None else None
+    if section is None:
+        return Problem(".".join(path), f"{'.'.join(path[:depth])} is a value and has no keys of its own")
+    return unknown_key(path[: depth + 1], known_keys(section), [leaf for leaf, _ in leaves(RunConfig)])
+
+
+def _set(data: dict[str, Any], path: list[str], value: Any) -> None:
+    here: Any = data
+    for depth, part in enumerate(path[:-1], start=1):
+        inside = _get(here, part, path)
+        if not isinstance(inside, dict | list):
+            # A short form, or a section that was left out or null.
+            _, field = field_at(RunConfig, path[:depth])
+            section = section_in(field.annotation) if field is not None else None
+            if field is not None and is_list(field.annotation):
+                raise ConfigError([Problem(".".join(path), f"{part} is no list yet; write {part}=[...] instead")])
+            long = section.long_form(inside) if section is not None else None
+            inside = long if isinstance(long, dict) else {}
+            _put(here, part, inside, path)
+        here = inside
+    _put(here, path[-1], value, path)
+
+
+def _get(here: dict[str, Any] | list[Any], part: str, path: list[str]) -> Any:
+    return here.get(part) if isinstance(here, dict) else here[_index(here, part, path)]
+
+
+def _put(here: dict[str, Any] | list[Any], part: str, value: Any, path: list[str]) -> None:
+    if isinstance(here, dict):
+        here[part] = value
+    else:
+        here[_index(here, part, path)] = value
+
+
+def _index(here: list[Any], part: str, path: list[str]) -> int:
+    if not part.isdecimal() or int(part) >= len(here):
+        held = f"has the elements 0 to {len(here) - 1}" if here else "is empty"
+        raise ConfigError([Problem(".".join(path), f"the list {held}; write the whole list instead")])
+    return int(part)
+
+
+# Recipes: configurations of the paper's runs, and small ones for a laptop, shipped with the package.
+
+
+# What may stand before a name, to say that it is no file.
+PREFIX = "recipe:"
+
+
+@dataclass(frozen=True)
+class RecipeInfo:
+    """One recipe.
+
+    Attributes:
+        name: what to pass to ``softprune train``, "network/what".
+        summary: one line about it.
+        expected: what it should give, as in the file: accuracy, sparsity, params, flops, source and note, where known.
+            Plain data, because the model of the configuration would import torch, and a list should be quick.
+        cost: roughly what it takes.
+    """
+
+    name: str
+    summary: str
+    expected: dict[str, Any]
+    cost: str
+
+
+def recipes() -> list[RecipeInfo]:
+    """All recipes, by network and name. Reads the files only, so that a list is quick; `load_recipe` checks one.
+
+    Example:
+        >>> [recipe.name for recipe in recipes() if recipe.name.startswith("digits/")]
+        ['digits/dense', 'digits/str', 'digits/str-goal']
+    """
+    return [_info(name) for name in sorted(_files())]
+
+
+def load_recipe(name: str) -> RunConfig:
+    """The configuration of a recipe.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest ones.
+
+    Example:
+        >>> load_recipe("resnet50/str-90.23").method.settings["s_init"]
+        -3200.0
+    """
+
+    return RunConfig.parse(parse_yaml(recipe_text(name), f"recipe {name}"), origin=f"recipe {name}")
+
+
+def recipe_text(name: str) -> str:
+    """The file of a recipe, with its comments: what to copy as the start of a configuration of one's own.
+
+    Args:
+        name: "network/what"; behind "recipe:" also with a dash for the slash, "recipe:network-what".
+    """
+    files = _files()
+    if name.startswith(PREFIX):
+        name = name.removeprefix(PREFIX)
+        name = next((known for known in files if known.replace("/", "-") == name), name)
+    if name not in files:
+        names = sorted(files)
+        network = name.partition("/")[0]
+        near = get_close_matches(name, names, n=3, cutoff=0.5) or [n for n in names if n.startswith(f"{network}/")]
+        hint = f"did you mean {' or '.join(near[:4])}?" if near else f"the recipes are {', '.join(names)}"
+        raise ValueError(f"{name!r} is neither a .yaml file nor a recipe; {hint}")
+    return files[name]
+
+
+def _info(name: str) -> RecipeInfo:
+    data = parse_yaml(recipe_text(name), f"recipe {name}")
+    expected = dict(data["expected"])
+    cost = expected.pop("cost")
+    return RecipeInfo(name, data["summary"], expected, cost)
+
+
+@cache
+def _files() -> dict[str, str]:
+    root = resources.files("softprune.train") / "recipe_data"
+    return {
+        f"{folder.name}/{file.name.removesuffix('.yaml')}": file.read_text(encoding="utf-8")
+        for folder in root.iterdir()
+        if folder.is_dir()
+        for file in folder.iterdir()
+        if file.name.endswith(".yaml")
+    }

@@ -1,8 +1,8 @@
 """The data room: every data set as one kind of object, a ``Source`` of batches."""
 
 from softprune.train.data.catalog import open_data
+from softprune.train.data.files import where_to_get
 from softprune.train.data.loader import LoaderSource
-from softprune.train.data.origin import where_to_get
 from softprune.train.data.source import Batch, Epoch, Source
 
 __all__ = ["Batch", "Epoch", "LoaderSource", "Source", "open_data", "where_to_get"]

@@ -6,21 +6,17 @@ from pathlib import Path
 from typing import Literal
 
 from softprune.nn.catalog import load_factory
+from softprune.train.data.augment import Distortions, Rotation, Shift
 from softprune.train.data.cifar import NORMALISE as CIFAR10
 from softprune.train.data.cifar import read_cifar10
-from softprune.train.data.digits import load_digits
-from softprune.train.data.distortion import Distortions, Rotation, Shift
-from softprune.train.data.google12 import read_google12
+from softprune.train.data.digits import FASHION_MNIST, MNIST, load_digits, read_mnist
+from softprune.train.data.files import ORIGINS, unknown
 from softprune.train.data.har import read_har2
-from softprune.train.data.image_folder import NORMALISE as IMAGENET
-from softprune.train.data.image_folder import read_image_folder
-from softprune.train.data.indexed import IndexedSource
+from softprune.train.data.images import NORMALISE as IMAGENET
+from softprune.train.data.images import read_image_folder
 from softprune.train.data.loader import LoaderSource
-from softprune.train.data.mnist import FASHION_MNIST, MNIST, read_mnist
-from softprune.train.data.origin import ORIGINS, unknown
-from softprune.train.data.samples import MemorySamples, Samples, SubsetSamples, balanced
-from softprune.train.data.sequence import Held
-from softprune.train.data.source import Source
+from softprune.train.data.source import Held, IndexedSource, MemorySamples, Samples, Source, SubsetSamples, balanced
+from softprune.train.data.speech import read_google12
 
 DATA_SETS = tuple(ORIGINS)
 _SEQUENCES = {"har2": (read_har2, 2), "google12": (read_google12, 12)}

@@ -1,22 +1,147 @@
-"""CIFAR-10: 50,000 + 10,000 colour images of 32 x 32 pixels, ten classes.
+"""The three layouts that CIFAR-10 comes in, each read to the same records.
 
-Reference: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+A record is one label byte and 3,072 pixel bytes (the red, green and blue planes, row by row), as in the official
+binary files. Every file is checked against a published sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from softprune.train.data.array_pickle import load_arrays
 from softprune.train.data.augment import CropFlip, Normalise
-from softprune.train.data.cifar_files import BINARY, PNG, PYTHON, TEST_FILE, TRAIN_FILES, Layout
-from softprune.train.data.origin import missing
-from softprune.train.data.samples import MemorySamples
-from softprune.train.data.verification import Counts, check_labels
+from softprune.train.data.files import Counts, check_labels, damaged, missing, read_bounded, read_json
+from softprune.train.data.images import open_rgb
+from softprune.train.data.source import MemorySamples
+
+PIXELS = 3 * 32 * 32
+IMAGES = 10_000
+"""Of one file."""
+# Of a pickle, which has the names of the images too.
+MAX_BYTES = IMAGES * (1 + PIXELS) + (4 << 20)
+MAX_LABELS = 1 << 20
+TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST_FILE = "test_batch"
+
+Records = NDArray[np.uint8]  # [n, 1 + PIXELS]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which the six files are laid out.
+
+    Args:
+        folder: what the official folder is called.
+        suffix: of the file names.
+        algorithm: of the sums.
+        sums: of each file, or of its records where they are not in a file.
+        read: makes the records of one file: (path, algorithm, sum).
+    """
+
+    folder: str
+    suffix: str
+    algorithm: str
+    sums: Mapping[str, str]
+    read: Callable[[Path, str, str], Records]
+
+    def records(self, folder: Path, file: str) -> Records:
+        path = folder / f"{file}{self.suffix}"
+        if not path.is_file():
+            raise missing(path, "the file is not there", name="cifar10")
+        return self.read(path, self.algorithm, self.sums[file])
+
+
+def _check_sum(path: Path, content: bytes, algorithm: str, wanted: str) -> bytes:
+    found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    if found != wanted:
+        problem = f"expected the {algorithm} sum {wanted}, found {found} of {len(content):,} bytes"
+        raise damaged(path, problem, name="cifar10")
+    return content
+
+
+def _records(path: Path, pixels: Records, labels: object) -> Records:
+    """Labels and pixels [n, PIXELS] side by side."""
+    # Looked at one by one: a list of lists of lists may have more numbers than any array.
+    numbers = labels if isinstance(labels, list) else []
+    right = [label for label in numbers if type(label) is int and 0 <= label < 10]
+    if not len(right) == len(numbers) == len(pixels):
+        problem = f"expected {len(pixels)} labels from 0 to 9, found {len(right)} among {len(numbers)}"
+        raise damaged(path, problem, name="cifar10")
+    return np.concatenate([np.array(right, np.uint8)[:, None], pixels], axis=1)
+
+
+def _read_binary(path: Path, algorithm: str, wanted: str) -> Records:
+    content = _check_sum(path, read_bounded(path, IMAGES * (1 + PIXELS), name="cifar10"), algorithm, wanted)
+    if len(content) % (1 + PIXELS):
+        raise damaged(path, f"expected records of {1 + PIXELS} bytes, found {len(content):,} bytes", name="cifar10")
+    return np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
+
+
+def _read_python(path: Path, algorithm: str, wanted: str) -> Records:
+    # The sum shows damage, not intent: whoever can change the file may know a way around it, so the reader is safe too.
+    content = _check_sum(path, read_bounded(path, MAX_BYTES, name="cifar10"), algorithm, wanted)
+    try:
+        batch = load_arrays(content)
+    except ValueError as error:
+        raise damaged(path, str(error), name="cifar10") from error
+    pixels = batch.get(b"data") if isinstance(batch, dict) else None
+    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (PIXELS,):
+        raise damaged(path, f"expected uint8 data [n, {PIXELS}], found something else", name="cifar10")
+    return _records(path, pixels, batch.get(b"labels"))
+
+
+def _read_png(path: Path, algorithm: str, wanted: str) -> Records:
+    labels_path = path.parent / ("test_lables.json" if path.stem == TEST_FILE else "train_lables.json")
+    if not labels_path.is_file():
+        raise missing(labels_path, "the file is not there", name="cifar10")
+    labels = read_json(labels_path, MAX_LABELS, name="cifar10")
+    image = np.asarray(open_rgb(path, name="cifar10", pixels=IMAGES * PIXELS // 3))
+    if image.shape[1:] != (PIXELS // 3, 3):
+        raise damaged(path, f"expected {PIXELS // 3} pixels a row, one image each, found {image.shape}", name="cifar10")
+    pixels = image.transpose(0, 2, 1).reshape(len(image), -1)
+    first = 0 if path.stem == TEST_FILE else TRAIN_FILES.index(path.stem) * len(image)
+    labels = labels[first : first + len(image)] if isinstance(labels, list) else labels
+    records = _records(path, pixels, labels)
+    _check_sum(path, records.tobytes(), algorithm, wanted)
+    return records
+
+
+# Of the files of cifar-10-binary.tar.gz, as Apache MXNet publishes them.
+_BINARY_SUMS = {
+    "data_batch_1": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
+    "data_batch_2": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
+    "data_batch_3": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
+    "data_batch_4": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
+    "data_batch_5": "26e2849e66a845b7f1e4614ae70f4889ae604628",
+    "test_batch": "67eb016db431130d61cd03c7ad570b013799c88c",
+}
+# Of the files of cifar-10-python.tar.gz, as torchvision publishes them.
+_PYTHON_SUMS = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+
+BINARY = Layout("cifar-10-batches-bin", ".bin", "sha1", _BINARY_SUMS, _read_binary)
+PYTHON = Layout("cifar-10-batches-py", "", "md5", _PYTHON_SUMS, _read_python)
+PNG = Layout("package", ".png", "sha1", _BINARY_SUMS, _read_png)
+
+
+# CIFAR-10: 50,000 + 10,000 colour images of 32 x 32 pixels, ten classes.
+#
+# Reference: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
+
 
 COUNTS = Counts(train=(5000,) * 10, test=(1000,) * 10)
 LAYOUTS = (BINARY, PYTHON, PNG)

@@ -1,11 +1,21 @@
-"""Handwritten digits: 1,797 real 8x8 images that ship inside scikit-learn, so nothing is downloaded."""
+"""Handwritten digits: 1,797 real 8x8 images that ship inside scikit-learn, so nothing is downloaded; and MNIST and
+Fashion-MNIST, 60,000 + 10,000 grey images of 28 x 28 pixels in idx files.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from softprune.train.data.augment import CropFlip, Normalise
+from softprune.train.data.files import Counts, check_labels, missing, read_idx
+from softprune.train.data.source import MemorySamples
+
+# Handwritten digits: 1,797 real 8x8 images that ship inside scikit-learn, so nothing is downloaded.
+
 
 TRAIN_IMAGES = 1280
 
@@ -36,3 +46,98 @@ def load_digits() -> Digits:
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     images, targets = images[order], targets[order]
     return Digits(images[:TRAIN_IMAGES], targets[:TRAIN_IMAGES], images[TRAIN_IMAGES:], targets[TRAIN_IMAGES:])
+
+
+# MNIST and Fashion-MNIST: 60,000 + 10,000 grey images of 28 x 28 pixels, ten classes, in idx files.
+
+
+SIDE = 28
+
+
+@dataclass(frozen=True)
+class IdxSet:
+    """One data set in MNIST's four files.
+
+    Args:
+        name: what the data set is called.
+        counts: of each class; they tell the two data sets apart, whose files have the same names.
+        normalise: mean and deviation of the 60,000 training images.
+        flip: whether a mirrored image is still of its class.
+        folders: where to look for the files below the root.
+        installed: where a system package puts them.
+    """
+
+    name: str
+    counts: Counts
+    normalise: Normalise
+    flip: bool
+    folders: tuple[str, ...]
+    installed: Path | None = None
+
+
+MNIST = IdxSet(
+    "mnist",
+    Counts(
+        train=(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+        test=(980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+    ),
+    Normalise((0.1307,), (0.3081,)),
+    flip=False,
+    folders=("", "mnist", "MNIST/raw"),
+)
+FASHION_MNIST = IdxSet(
+    "fashion-mnist",
+    Counts(train=(6000,) * 10, test=(1000,) * 10),
+    Normalise((0.2860,), (0.3530,)),
+    flip=True,
+    folders=("", "fashion-mnist", "FashionMNIST/raw"),
+    installed=Path("/usr/share/datasets/fashion-mnist"),
+)
+
+
+def read_mnist(
+    about: IdxSet, root: Path | None, *, augment: bool = True, counts: Counts | None = None
+) -> tuple[MemorySamples, MemorySamples]:
+    """Training and test samples.
+
+    Args:
+        about: which of the two.
+        root: the folder with the files, or one above it; without one ``data``, or where the system has them.
+        augment: move the training images by up to four pixels, and mirror those of Fashion-MNIST.
+        counts: what the files must contain, if they are not the official ones.
+    """
+    folder = _folder(about, root)
+    counts = counts or about.counts
+    change = CropFlip(pad=4, flip=about.flip) if augment else None
+    train_images, train_labels = _read(about, folder, "train", counts.train)
+    test_images, test_labels = _read(about, folder, "t10k", counts.test)
+    return (
+        MemorySamples(train_images, train_labels, augment=change, normalise=about.normalise),
+        MemorySamples(test_images, test_labels, normalise=about.normalise),
+    )
+
+
+def _folder(about: IdxSet, root: Path | None) -> Path:
+    top = root or Path("data")
+    places = [top / folder for folder in about.folders]
+    if root is None and about.installed is not None:
+        places.append(about.installed)
+    for place in places:
+        if any(place.glob("*-idx[13]-ubyte*")):
+            return place
+    raise missing(top, f"no idx files of {about.name} there", name=about.name)
+
+
+def _read(about: IdxSet, folder: Path, part: str, counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    images = read_idx(_file(about, folder, f"{part}-images-idx3-ubyte"), (sum(counts), SIDE, SIDE), name=about.name)
+    path = _file(about, folder, f"{part}-labels-idx1-ubyte")
+    labels = read_idx(path, (sum(counts),), name=about.name).long()
+    check_labels(labels, counts, path=path, name=about.name)
+    return images.unsqueeze(1), labels
+
+
+def _file(about: IdxSet, folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise missing(folder / name, "neither this file nor the same with .gz is there", name=about.name)

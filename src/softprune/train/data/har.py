@@ -18,11 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from softprune.train.data.bounded import Member, Place, open_regular, read_bounded
-from softprune.train.data.origin import damaged, missing
-from softprune.train.data.samples import Augment
-from softprune.train.data.sequence import Held, NormalisedSamples, Sequences, normalised
-from softprune.train.data.verification import Counts, check_labels
+from softprune.train.data.files import Counts, Member, Place, check_labels, damaged, missing, open_regular, read_bounded
+from softprune.train.data.source import Augment, Held, NormalisedSamples, Sequences, normalised
 
 NAME = "har2"
 FOLDER = "UCI HAR Dataset"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from softprune.train.data.randomness import Draws, Purpose
+from softprune.train.data.augment import Draws, Purpose
 from softprune.train.data.source import Batch, Epoch, Source
 
 

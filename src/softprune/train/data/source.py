@@ -1,14 +1,58 @@
-"""What the training loop asks of a data set."""
+"""The normalisation of sequences: which numbers, and what is done with them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from softprune.train.data.normalisation import Normalisation
+from softprune.train.data.augment import Draws
+
+# A feature that hardly changes is left as it is, shifted to zero.
+_LEAST_DEVIATION = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Normalisation:
+    """What makes raw sequences what a network is trained on: (values - mean) / scale.
+
+    Args:
+        mean: float64 [steps, features].
+        scale: likewise, positive.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor) -> Normalisation:
+        """To zero mean and unit deviation of every feature at every step."""
+        mean = values.double().mean(0)
+        deviation = (values.double() - mean).square_().mean(0).sqrt_()
+        return cls(mean, torch.where(deviation < _LEAST_DEVIATION, 1.0, deviation))
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Sequences [n, steps, features], as float32."""
+        return ((values - self.mean) / self.scale).float()
+
+    def over_steps(self) -> Normalisation:
+        """The same numbers [features] for all steps: mean and deviation of the values of all steps together.
+
+        >>> both = Normalisation(torch.tensor([[1.0], [9.0]]), torch.tensor([[3.0], [3.0]])).over_steps()
+        >>> both.mean, both.scale
+        (tensor([5.]), tensor([5.]))
+        """
+        mean = self.mean.mean(0)
+        return Normalisation(mean, (self.scale.square() + (self.mean - mean).square()).mean(0).sqrt())
+
+
+# What the training loop asks of a data set.
+
 
 Batch = tuple[Tensor, Tensor]
 """Inputs [n, ...] and labels [n], int64."""
@@ -77,3 +121,256 @@ class Source(ABC):
     @abstractmethod
     def test_epoch(self, *, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """The test batches for one rank, in a fixed order: over all ranks every test sample exactly once."""
+
+
+# Samples by index: the training or the test half of a data set.
+
+
+SUBSET = Draws(seed=0, epoch=0)
+"""The fixed permutation that subsets are taken from."""
+
+
+class Samples(Protocol):
+    """Anything that knows its labels and can make a batch from indices."""
+
+    labels: Tensor
+    """The label of every sample, int64 [n]; their number is the number of samples."""
+
+    def batch(self, indices: Tensor, *, draws: Draws | None) -> Batch:
+        """The samples ``indices``, also when there are none; augmented with ``draws``, as they are without."""
+
+
+class Augment(Protocol):
+    """Changes training samples at random."""
+
+    def __call__(self, samples: Tensor, indices: Tensor, /, *, draws: Draws) -> Tensor:
+        """The samples with these indices, changed."""
+
+
+class MemorySamples:
+    """Images, or other inputs, that all lie in memory.
+
+    Args:
+        images: [n, c, h, w], uint8, or float if they are not normalised; sequences are [n, steps, features].
+        labels: int64 [n].
+        augment: what is done to training images.
+        normalise: what makes floats of them.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        augment: Augment | None = None,
+        normalise: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.images = images
+        self.labels = labels
+        self._augment = augment
+        self._normalise = normalise
+
+    def batch(self, indices: Tensor, *, draws: Draws | None) -> Batch:
+        images = self.images.index_select(0, indices)
+        if self._augment is not None and draws is not None:
+            images = self._augment(images, indices, draws=draws)
+        return images if self._normalise is None else self._normalise(images), self.labels[indices]
+
+
+class SubsetSamples:
+    """Some of the samples. Each keeps the augmentation it has in the whole set.
+
+    Args:
+        samples: the whole set.
+        chosen: indices into it.
+    """
+
+    def __init__(self, samples: Samples, chosen: Tensor) -> None:
+        self.labels = samples.labels[chosen]
+        self._samples = samples
+        self._chosen = chosen
+
+    def batch(self, indices: Tensor, *, draws: Draws | None) -> Batch:
+        return self._samples.batch(self._chosen[indices], draws=draws)
+
+
+def balanced(labels: Tensor, count: int) -> Tensor:
+    """``count`` indices of a fixed permutation with the classes as equal as they can be; fewer are the first of more.
+
+    Each class is queued in the order of the permutation, and the queues take turns.
+
+    Args:
+        labels: int64 [n].
+        count: 1 to n.
+    """
+    if not 1 <= count <= len(labels):
+        raise ValueError(f"a subset has 1 to {len(labels)} training samples; got {count}")
+    order = SUBSET.order(len(labels))
+    by_class = order[labels[order].argsort(stable=True)]
+    sizes = torch.bincount(labels)
+    turn = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    return by_class[turn.argsort(stable=True)][:count]
+
+
+# The source for everything that can make a batch from indices.
+
+
+class IndexedSource(Source):
+    """Two sets of samples, in an order that is a pure function of seed and epoch.
+
+    Of a global batch, rank r takes the samples r, r + world, r + 2 world and so on. Steps that are skipped are never
+    read.
+
+    Args:
+        name: what the data set is called.
+        train: the training samples.
+        test: the test samples.
+        classes: how many labels there are.
+        example_shape: one input with batch 1.
+        workers: processes that make the batches; 0 makes them in this one. The batches are the same.
+        normalisation: what was done to sequences.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        train: Samples,
+        test: Samples,
+        classes: int,
+        example_shape: tuple[int, ...],
+        workers: int = 0,
+        normalisation: Normalisation | None = None,
+    ) -> None:
+        self.name = name
+        self.classes = classes
+        self.example_shape = example_shape
+        self.train_size = len(train.labels)
+        self.test_size = len(test.labels)
+        self.normalisation = normalisation
+        self._train = train
+        self._test = test
+        self._workers = workers
+
+    def steps(self, batch: int, *, drop_last: bool) -> int:
+        if batch < 1:
+            raise ValueError(f"a batch has at least one sample; got {batch}")
+        steps = self.train_size // batch if drop_last else -(-self.train_size // batch)
+        if steps == 0:
+            raise ValueError(f"{self.name}: no batch of {batch} is full with {self.train_size} training samples")
+        return steps
+
+    def train_epoch(self, epoch: Epoch) -> Iterator[Batch]:
+        steps = self.steps(epoch.batch, drop_last=epoch.drop_last)
+        if not 0 <= epoch.start <= steps:
+            raise ValueError(f"{self.name}: an epoch has {steps} steps of {epoch.batch}; cannot start at {epoch.start}")
+        draws = Draws(epoch.seed, epoch.number)
+        shares = share(draws.order(self.train_size), epoch.batch, rank=epoch.rank, world=epoch.world)
+        return self._batches(self._train, shares[epoch.start : steps], draws)
+
+    def test_epoch(self, *, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        return self._batches(self._test, share(torch.arange(self.test_size), batch, rank=rank, world=world), None)
+
+    def _batches(self, samples: Samples, shares: list[Tensor], draws: Draws | None) -> Iterator[Batch]:
+        if self._workers == 0:
+            return (samples.batch(indices, draws=draws) for indices in shares)
+        return iter(
+            DataLoader(
+                _WholeBatches(samples, draws),
+                batch_size=None,  # each item the sampler yields is a whole batch, and may be an empty one
+                sampler=[indices.tolist() for indices in shares],
+                collate_fn=_as_it_is,
+                num_workers=self._workers,
+                # Its own generator, or starting the workers would draw from the one that the model uses.
+                generator=torch.Generator(),
+            )
+        )
+
+
+def share(order: Tensor, batch: int, *, rank: int, world: int) -> list[Tensor]:
+    """The indices that one rank has of every global batch.
+
+    Example:
+        >>> [indices.tolist() for indices in share(torch.arange(5), 4, rank=1, world=2)]
+        [[1, 3], []]
+    """
+    if batch < 1:
+        raise ValueError(f"a batch has at least one sample; got {batch}")
+    if not 0 <= rank < world:
+        raise ValueError(f"the rank of one of {world} processes is 0 to {world - 1}; got {rank}")
+    return [indices[rank::world] for indices in order.split(batch)]
+
+
+class _WholeBatches(Dataset[Batch]):
+    """What the worker processes hold: an item is a batch."""
+
+    def __init__(self, samples: Samples, draws: Draws | None) -> None:
+        self._samples = samples
+        self._draws = draws
+
+    def __getitem__(self, indices: list[int]) -> Batch:
+        return self._samples.batch(torch.tensor(indices, dtype=torch.int64), draws=self._draws)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+# Data sets of sequences: what is held out, and the normalisation of their features.
+
+
+Held: TypeAlias = Literal["test", "validation"]
+"""What a network is tested on: the official test samples, or a part of the training samples kept for choosing."""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Sequences of equal length.
+
+    Args:
+        values: float32 [n, steps, features].
+        labels: int64 [n].
+    """
+
+    values: Tensor
+    labels: Tensor
+
+    def at(self, chosen: Tensor) -> Sequences:
+        """Some of them, by index or mask."""
+        return Sequences(self.values[chosen], self.labels[chosen])
+
+
+class NormalisedSamples(MemorySamples):
+    """Sequences after a normalisation, and the normalisation.
+
+    Args:
+        raw: the sequences before.
+        normalisation: what is done to them.
+        augment: what is done to training sequences before that.
+    """
+
+    def __init__(self, raw: Sequences, normalisation: Normalisation, augment: Augment | None = None) -> None:
+        if augment is None:
+            super().__init__(normalisation(raw.values), raw.labels)
+        else:
+            super().__init__(raw.values, raw.labels, augment=augment, normalise=normalisation)
+        self.normalisation = normalisation
+
+
+def normalised(
+    train: Sequences, test: Sequences, augment: Augment | None = None
+) -> tuple[NormalisedSamples, NormalisedSamples]:
+    """Both with zero mean and unit deviation of every feature at every step, as the training sequences have them.
+
+    Args:
+        train: what mean and deviation are taken from; nothing of ``test`` enters them.
+        test: treated alike.
+        augment: what is done to training sequences, before they are normalised.
+
+    >>> import torch
+    >>> train = Sequences(torch.tensor([[[0.0]], [[4.0]]]), torch.tensor([0, 1]))
+    >>> normalised(train, Sequences(torch.tensor([[[6.0]]]), torch.tensor([0])))[1].images
+    tensor([[[2.]]])
+    """
+    normalisation = Normalisation.of(train.values)
+    return NormalisedSamples(train, normalisation, augment), NormalisedSamples(test, normalisation)

@@ -1,23 +1,268 @@
-"""The configuration of a sweep: one YAML file, checked as a whole before anything runs."""
+"""What a sweep looks for: one number of a run, or two that pull against each other."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from softprune.budget.files import read_text
-from softprune.train.config import ConfigError, Problem, RunConfig
-from softprune.train.config.file import ConfigFile
-from softprune.train.config.problem import shown
-from softprune.train.config.run import MOST_BYTES
-from softprune.train.config.section import FROM_LIST, Count, Named
+from softprune.records import read_text
+from softprune.train.config.keys import ConfigFile, explain
+from softprune.train.config.run import MOST_BYTES, RunConfig
+from softprune.train.config.sections import FROM_LIST, ConfigError, Count, Named, Problem, Section, shown
 from softprune.train.document import parse_yaml
-from softprune.train.sweep.objective import ObjectiveName
-from softprune.train.sweep.space import Dimension, parse_search
+
+if TYPE_CHECKING:
+    import optuna
+
+ObjectiveName = Literal["accuracy", "sparsity", "params", "macs"]
+Direction = Literal["maximize", "minimize"]
+
+DIRECTIONS: dict[ObjectiveName, Direction] = {
+    "accuracy": "maximize",
+    "sparsity": "maximize",
+    "params": "minimize",
+    "macs": "minimize",
+}
+COUNTS: tuple[ObjectiveName, ...] = ("params", "macs")
+
+
+def objective_values(metrics: Mapping[str, Any], names: Sequence[ObjectiveName]) -> list[float]:
+    """The objectives of a run, from the metrics of an epoch or the last one of its result.
+
+    A run that averages its weights is judged by the average, as its own best epoch is.
+
+    Raises:
+        ValueError: if a dense run is asked for its sparsity or its costs.
+
+    Example:
+        >>> objective_values({"accuracy": 0.9, "macs": 1000}, ["accuracy", "macs"])
+        [0.9, 1000.0]
+    """
+    known = {**metrics, "accuracy": metrics.get("average_accuracy", metrics["accuracy"])}
+    if missing := [name for name in names if name not in known]:
+        raise ValueError(f"the run has no {' and no '.join(missing)}: it is dense; search for accuracy, or set method")
+    return [float(known[name]) for name in names]
+
+
+def costs(values: Mapping[str, float], names: Sequence[ObjectiveName]) -> tuple[float, ...]:
+    """The objectives turned so that less is better.
+
+    Example:
+        >>> costs({"accuracy": 0.9, "macs": 1000}, ["accuracy", "macs"])
+        (-0.9, 1000)
+    """
+    return tuple(-values[name] if DIRECTIONS[name] == "maximize" else values[name] for name in names)
+
+
+# What a sweep searches: for each key of the configuration a list of choices, or a range of numbers.
+
+
+Number = int | float
+Choices = tuple[Any, ...]
+
+
+class Range(Section):
+    """Numbers from low to high, both included."""
+
+    low: Number = Field(description="Least value.")
+    high: Number = Field(description="Greatest value.")
+    log: bool = Field(default=False, description="Spread evenly in the logarithm, as suits a learning rate.")
+    step: Number | None = Field(default=None, description="Distance of the values; null for any number between.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Range:
+        if problems := self._problems():
+            raise ConfigError(problems)
+        return self
+
+    def values(self) -> list[Number]:
+        """Every value; needs a step."""
+        assert self.step is not None
+        # In decimals: 0.1 + 2 * 0.1 would be 0.30000000000000004.
+        low, high, step = (Decimal(str(number)) for number in (self.low, self.high, self.step))
+        exact = (low + step * index for index in range(int((high - low) / step) + 1))
+        return [int(value) if isinstance(self.low + self.step, int) else float(value) for value in exact]
+
+    def _problems(self) -> list[Problem]:
+        problems = []
+        if self.low >= self.high:
+            problems.append(Problem("low", f"{self.low:g} is not below high, which is {self.high:g}"))
+        if self.log and self.low <= 0:
+            problems.append(Problem("low", f"{self.low:g} has no logarithm; set log to false, or low above 0"))
+        if self.step is None or problems:
+            return problems
+        if self.log:
+            problems.append(Problem("step", f"{self.step:g} cannot go with log; leave one of them out"))
+        elif not 0 < self.step <= self.high - self.low:
+            problems.append(Problem("step", f"{self.step:g} is not between 0 and {self.high - self.low:g}, high - low"))
+        elif self.values()[-1] != self.high:
+            last = self.values()[-1]
+            problems.append(Problem("step", f"{self.step:g} does not lead to high, but to {last:g}; set high to it"))
+        return problems
+
+
+Dimension = Range | Choices
+
+
+def parse_search(data: Any) -> dict[str, Dimension]:
+    """The dimensions of a search, as written in a sweep file.
+
+    Raises:
+        ConfigError: with everything that is no list of choices and no range.
+
+    Example:
+        >>> parse_search({"optimizer.name": ["sgd", "adam"]})
+        {'optimizer.name': ('sgd', 'adam')}
+    """
+    if not isinstance(data, Mapping) or not data:
+        raise ValueError(f"{shown(data)} names no key to search, such as {{optimizer.lr: [0.05, 0.1]}}")
+    found: dict[str, Dimension] = {}
+    problems: list[Problem] = []
+    for key, written in data.items():
+        try:
+            found[str(key)] = _dimension(written)
+        except ConfigError as error:
+            problems += [problem.below(str(key)) for problem in error.problems]
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _dimension(written: Any) -> Dimension:
+    if isinstance(written, Range):
+        return written
+    if isinstance(written, list | tuple):
+        return _choices(list(written))
+    if not isinstance(written, Mapping) or not {"low", "high"} & written.keys():
+        fix = "; below a section write dotted keys, such as optimizer.lr" if isinstance(written, Mapping) else ""
+        raise ConfigError(
+            [Problem("", f"{shown(written)} is neither a list of choices nor {{low: .., high: ..}}{fix}")]
+        )
+    try:
+        return Range.model_validate(dict(written))
+    except ValidationError as error:
+        raise ConfigError(explain(error, Range)) from None
+
+
+def _choices(values: list[Any]) -> Choices:
+    problems = [] if values else [Problem("", "the list of choices is empty")]
+    for index, value in enumerate(values):
+        try:
+            json.dumps(value, allow_nan=False)
+        except (ValueError, TypeError):
+            problems.append(Problem(str(index), f"{shown(value)} is no finite number, text, list or mapping"))
+        if value in values[:index]:
+            problems.append(Problem(str(index), f"{shown(value)} is the same as a choice before it"))
+    if problems:
+        raise ConfigError(problems)
+    return tuple(values)
+
+
+@dataclass(frozen=True)
+class Space:
+    """The dimensions of a sweep.
+
+    Attributes:
+        dimensions: by dotted key of the configuration.
+        whole: the keys that take whole numbers only.
+    """
+
+    dimensions: Mapping[str, Dimension]
+    whole: frozenset[str]
+
+    def problems(self) -> list[Problem]:
+        """Ranges over whole numbers whose ends are none."""
+        found = []
+        for key in self.whole:
+            dimension = self.dimensions[key]
+            ends = dimension.model_dump(exclude={"log"}) if isinstance(dimension, Range) else {}
+            for end, value in ends.items():
+                if isinstance(value, float):
+                    fix = f": write {value:.0f}" if value.is_integer() else ""
+                    found.append(Problem(f"{key}.{end}", f"{value!r} is no whole number, but {key} is one{fix}"))
+        return found
+
+    def endless(self) -> list[str]:
+        """The keys that have too many values for a grid."""
+        return [key for key, d in self.dimensions.items() if isinstance(d, Range) and self._step(key, d) is None]
+
+    def size(self) -> int:
+        """The number of points of the grid; only if nothing is endless."""
+        return math.prod(len(values) for values in self._all())
+
+    def points(self) -> list[dict[str, Any]]:
+        """The points of the grid, the last key running fastest."""
+        return [dict(zip(self.dimensions, values, strict=True)) for values in product(*self._all())]
+
+    def corners(self, limit: int) -> list[dict[str, Any]]:
+        """Points at which to try what the space allows: all choices and both ends of all ranges, in every combination.
+
+        Where these are more than `limit`, every choice and every end comes once beside the first of all other keys.
+        """
+        ends = {key: [d.low, d.high] if isinstance(d, Range) else list(d) for key, d in self.dimensions.items()}
+        if math.prod(map(len, ends.values())) <= limit:
+            return [dict(zip(ends, values, strict=True)) for values in product(*ends.values())]
+        first = {key: values[0] for key, values in ends.items()}
+        return [first, *({**first, key: value} for key, values in ends.items() for value in values[1:])]
+
+    def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
+        """The values of a trial, as its sampler chooses them or as they were chosen before."""
+        return {key: self._suggest(trial, key, dimension) for key, dimension in self.dimensions.items()}
+
+    def fixed(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """A point of the grid in the form that `suggest` finds again."""
+        return {key: value if isinstance(self.dimensions[key], Range) else label(value) for key, value in point.items()}
+
+    def chosen(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """The values behind those that a study stores."""
+        return {
+            key: d[[label(choice) for choice in d].index(stored[key])] if isinstance(d, tuple) else stored[key]
+            for key, d in self.dimensions.items()
+            if key in stored
+        }
+
+    def _suggest(self, trial: optuna.Trial, key: str, dimension: Dimension) -> Any:
+        if isinstance(dimension, tuple):
+            stored = trial.suggest_categorical(key, [label(choice) for choice in dimension])
+            return self.chosen({key: stored})[key]
+        if key in self.whole:
+            step = int(dimension.step or 1)
+            return trial.suggest_int(key, int(dimension.low), int(dimension.high), step=step, log=dimension.log)
+        return trial.suggest_float(key, dimension.low, dimension.high, step=dimension.step, log=dimension.log)
+
+    def _all(self) -> list[list[Any]]:
+        return [
+            d.model_copy(update={"step": self._step(key, d)}).values() if isinstance(d, Range) else list(d)
+            for key, d in self.dimensions.items()
+        ]
+
+    def _step(self, key: str, dimension: Range) -> Number | None:
+        if dimension.step is None and key in self.whole and not dimension.log:
+            return 1
+        return dimension.step
+
+
+def label(choice: Any) -> Any:
+    """A choice as a study stores it: lists and mappings as JSON, because it knows plain values only.
+
+    Example:
+        >>> label(0.1), label({"g": "exp"})
+        (0.1, '{"g": "exp"}')
+    """
+    return json.dumps(choice) if isinstance(choice, list | dict | tuple) else choice
+
+
+# The configuration of a sweep: one YAML file, checked as a whole before anything runs.
+
 
 _SQLITE = re.compile(r"sqlite[^:]*:///?([^?]*)")
 # Setting key -> the pruners that use it.

@@ -1,20 +1,138 @@
-"""The sweep folder: what is searched, the study, a run folder per trial, and the results."""
+"""Making the study of a sweep, or joining it: the first worker lays out all trials, the others find them."""
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from softprune.budget.files import write_text
+import optuna
+from optuna.exceptions import DuplicatedStudyError, StorageInternalError
+from optuna.storages import RDBStorage
+from sqlalchemy.exc import SQLAlchemyError
+
+from softprune.records import CONFIG, require_regular, write_text, write_whole
 from softprune.train.config import RunConfig
-from softprune.train.lock import locked
-from softprune.train.run_folder import CONFIG
-from softprune.train.sweep.config import SweepConfig
-from softprune.train.sweep.identity import description, differences
-from softprune.train.sweep.joining import open_study
-from softprune.train.sweep.storage import without_password
-from softprune.train.sweep.study import SharedStudy
-from softprune.train.sweep.sweep import BASE, Sweep
+from softprune.train.run_folder import locked
+from softprune.train.sweep.config import DIRECTIONS, SweepConfig
+from softprune.train.sweep.study import SLOT, SharedStudy, open_file, open_url, prefer_log, without_password
+from softprune.train.sweep.sweep import BASE, Sweep, description, differences
+
+DATABASE = "study.db"
+# Attributes of the study.
+DESCRIPTION, READY = "sweep", "ready"
+
+
+def open_study(sweep: Sweep, folder: Path) -> SharedStudy:
+    """Join the study of a sweep, or make it.
+
+    Args:
+        sweep: what is searched.
+        folder: of the sweep; locked, so that no other process makes the study at the same time.
+
+    Raises:
+        ValueError: if the storage has another study of this name, or cannot be reached.
+    """
+    url, grace = sweep.config.storage, sweep.config.grace_seconds
+    if url is None:
+        path = folder / DATABASE
+        if not path.exists():
+            write_whole(path, partial(_write_database, sweep))
+        require_regular(path)
+        try:
+            storage = open_file(path, grace_seconds=grace)
+            _refuse_incomplete(sweep, storage)
+        except (SQLAlchemyError, StorageInternalError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            if _is_busy(error):
+                raise
+            cause = str(error.__cause__ or error).partition("\n")[0]
+            raise ValueError(
+                f"{path} is damaged, or no study of this sweep: {cause}. Put a whole one back; to search anew, choose "
+                "another folder with --out"
+            ) from error
+    else:
+        storage = open_url(url, grace_seconds=grace)
+        _create(sweep, storage)
+        _wait_until_ready(sweep, storage, patience=grace)
+    _refuse_another(sweep, storage)
+    return SharedStudy(sweep, storage)
+
+
+def _refuse_incomplete(sweep: Sweep, storage: RDBStorage) -> None:
+    """The study of a file is put in its place whole, so whatever is missing from it was lost."""
+    study = optuna.load_study(study_name=sweep.config.name, storage=storage)
+    numbers = {trial.user_attrs.get(SLOT) for trial in study.get_trials(deepcopy=False)}
+    if study.user_attrs.get(READY) and (lost := [n for n in range(sweep.trials) if n not in numbers]):
+        raise ValueError(f"it has lost the trials {', '.join(map(str, lost[:5]))}")
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether a database is whole and can only not be used now: locked, or on a disk that is full or read-only."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, sqlite3.OperationalError):
+            return True
+        cause = getattr(cause, "orig", None) or cause.__cause__
+    return False
+
+
+def _write_database(sweep: Sweep, path: Path) -> None:
+    storage = open_file(path, grace_seconds=sweep.config.grace_seconds)
+    _create(sweep, storage)
+    prefer_log(storage)
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+def _create(sweep: Sweep, storage: RDBStorage) -> None:
+    """Make the study and lay out its trials; nothing if it is there."""
+    config = sweep.config
+    try:
+        study = optuna.create_study(
+            study_name=config.name, storage=storage, directions=[DIRECTIONS[name] for name in config.objectives]
+        )
+    except DuplicatedStudyError:
+        return
+    study.set_user_attr(DESCRIPTION, description(sweep.config, sweep.base))
+    points = sweep.points() or [{}] * sweep.trials
+    for number, point in enumerate(points):
+        study.enqueue_trial(sweep.space.fixed(point), user_attrs={SLOT: number})
+    study.set_user_attr(READY, True)
+
+
+def _wait_until_ready(sweep: Sweep, storage: RDBStorage, *, patience: float) -> None:
+    """Wait for another machine that is laying out the trials."""
+    study = optuna.load_study(study_name=sweep.config.name, storage=storage)
+    count, since = -1, time.monotonic()
+    while not study.user_attrs.get(READY):
+        seen, count = count, len(study.get_trials(deepcopy=False))
+        since = time.monotonic() if count > seen else since
+        made_elsewhere = count > 0 and DESCRIPTION not in study.user_attrs
+        if made_elsewhere or time.monotonic() - since > patience:
+            url = without_password(sweep.config.storage or "")
+            why = "is no study of a sweep" if made_elsewhere else "was never filled: whoever made it stopped half way"
+            raise ValueError(
+                f"the study {sweep.config.name!r} in {url} {why}. Choose another name, or delete it with "
+                f"optuna delete-study --study-name {sweep.config.name} --storage URL"
+            )
+        time.sleep(0.5)
+
+
+def _refuse_another(sweep: Sweep, storage: RDBStorage) -> None:
+    study = optuna.load_study(study_name=sweep.config.name, storage=storage)
+    different = differences(study.user_attrs.get(DESCRIPTION, {}), description(sweep.config, sweep.base))
+    if different:
+        where = "this folder" if sweep.config.storage is None else without_password(sweep.config.storage)
+        raise ValueError(
+            f"the study {sweep.config.name!r} in {where} searches something else: {', '.join(different)} differ; "
+            "choose another name, or another folder with --out"
+        )
+
+
+# The sweep folder: what is searched, the study, a run folder per trial, and the results.
+
 
 SWEEP, TRIALS = "sweep.yaml", "trials"
 # Seconds to wait for another process that is making the same folder.
@@ -31,7 +149,7 @@ def enter(sweep: Sweep, folder: Path) -> SharedStudy:
         raise ValueError(f"{folder} holds a run, not a sweep; choose another folder with --out")
     with locked(folder, patience=_PATIENCE):
         if (folder / SWEEP).exists():
-            _refuse_another(sweep, folder)
+            _folder_refuse_another(sweep, folder)
         study = open_study(sweep, folder)
         if not (folder / SWEEP).exists():
             (folder / TRIALS).mkdir(exist_ok=True)
@@ -57,7 +175,7 @@ def _kept(sweep: Sweep) -> SweepConfig:
     return sweep.config.model_copy(update=update)
 
 
-def _refuse_another(sweep: Sweep, folder: Path) -> None:
+def _folder_refuse_another(sweep: Sweep, folder: Path) -> None:
     stored = SweepConfig.load(folder / SWEEP)
     different = differences(
         description(stored, RunConfig.load(folder / BASE, trust=True)), description(sweep.config, sweep.base)

@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from softprune.budget.files import write_text
-from softprune.train.sweep.objective import COUNTS, DIRECTIONS, costs
-from softprune.train.sweep.slot import FOLDER, HOST, Slot, State
+from softprune.records import write_text
+from softprune.train.sweep.config import COUNTS, DIRECTIONS, costs
+from softprune.train.sweep.study import FOLDER, HOST, Slot, State
 from softprune.train.sweep.sweep import Sweep
 
 FORMAT, VERSION = "softprune-sweep", 1

@@ -1,24 +1,191 @@
-"""The study that all workers of a sweep share."""
+"""The trials of a sweep as a person counts them: one per number and run folder, however often it was begun.
+
+A study never changes a trial that has ended, so one whose worker died is continued by a new trial of the study: its
+next attempt. What a slot's attempts say is worked out anew by whoever looks, so a worker that is killed at any moment
+leaves nothing undone that the next one would not do.
+"""
 
 from __future__ import annotations
 
 import socket
+import sqlite3
+import time
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import optuna
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy import Connection, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 
-from softprune.train.length import stretch
-from softprune.train.sweep.slot import AFTER, ERROR, FOLDER, HOST, INTERRUPTED, SLOT, Slot, slots_of
+from softprune.train.schedule import stretch
 from softprune.train.sweep.sweep import Sweep
+
+# Attributes of a study's trials.
+SLOT, AFTER, ERROR, INTERRUPTED, FOLDER, HOST = "slot", "after", "error", "interrupted", "folder", "host"
+
+State = Literal["waiting", "running", "complete", "pruned", "failed"]
+_STATES: dict[TrialState, State] = {
+    TrialState.WAITING: "waiting",
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One trial of the sweep.
+
+    Attributes:
+        number: 0 to one below the number of trials; names the run folder.
+        attempts: the study's trials for it, oldest first.
+        retries: how many deaths of its worker it may survive.
+    """
+
+    number: int
+    attempts: tuple[FrozenTrial, ...]
+    retries: int
+
+    @property
+    def last(self) -> FrozenTrial:
+        return self.attempts[-1]
+
+    @property
+    def deaths(self) -> int:
+        """Attempts whose worker died; one that was asked to stop is none."""
+        return sum(_was_lost(a) and not a.user_attrs.get(INTERRUPTED, False) for a in self.attempts)
+
+    @property
+    def needs_attempt(self) -> bool:
+        """Whether the last attempt was cut short and there may be another."""
+        return _was_lost(self.last) and self.deaths <= self.retries
+
+    @property
+    def state(self) -> State:
+        return "waiting" if self.needs_attempt else _STATES[self.last.state]
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in ("waiting", "running")
+
+    @property
+    def reason(self) -> str:
+        """Why it failed; empty if it did not."""
+        if self.state != "failed":
+            return ""
+        return str(self.last.user_attrs.get(ERROR, f"its worker died {self.deaths} times"))
+
+
+def slots_of(trials: Iterable[FrozenTrial], *, retries: int) -> list[Slot]:
+    """The slots that a study's trials fill, by number.
+
+    Two workers may add the next attempt of a slot at once. The older one counts, the other is passed over by everyone.
+    """
+    found: dict[int, dict[int | None, FrozenTrial]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.number):
+        if SLOT in trial.user_attrs:
+            found.setdefault(trial.user_attrs[SLOT], {}).setdefault(trial.user_attrs.get(AFTER), trial)
+    return [Slot(number, tuple(attempts.values()), retries) for number, attempts in sorted(found.items())]
+
+
+def _was_lost(attempt: FrozenTrial) -> bool:
+    return attempt.state == TrialState.FAIL and ERROR not in attempt.user_attrs
+
+
+# The database of a study: a file that processes of one machine share, or a server that machines share.
+
+
+# Seconds that SQLite waits for another process to finish writing.
+_PATIENCE = 120
+_OPENINGS = 3
+# What SQLAlchemy writes in the place of a password.
+_HIDDEN = "***"
+
+
+def open_file(path: Path, *, grace_seconds: int) -> RDBStorage:
+    """The storage in an SQLite file, which is made if need be."""
+
+    def connect() -> sqlite3.Connection:
+        # Not by URL: there a path may not have a question mark or a brace.
+        return sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
+
+    return _open("sqlite:///study.db", grace_seconds, creator=connect)
+
+
+def open_url(url: str, *, grace_seconds: int) -> RDBStorage:
+    """The storage that a database URL names.
+
+    Raises:
+        ValueError: if it cannot be reached, without its password.
+    """
+    if f":{_HIDDEN}@" in url:
+        raise ValueError(f"the password of {url} is not kept: give the whole URL with --storage or SOFTPRUNE_STORAGE")
+    try:
+        if not make_url(url).drivername.startswith("sqlite"):
+            return _open(url, grace_seconds)
+        return _open(url, grace_seconds, connect_args={"timeout": _PATIENCE, "isolation_level": None})
+    except (SQLAlchemyError, StorageInternalError, ImportError) as error:
+        cause = str(error.__cause__ or error).partition("\n")[0]
+        raise ValueError(f"the storage {without_password(url)} cannot be used: {cause}") from error
+
+
+def without_password(url: str) -> str:
+    """A database URL as it may be written down.
+
+    Example:
+        >>> without_password("postgresql://ann:secret@host/studies")
+        'postgresql://ann:***@host/studies'
+    """
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except SQLAlchemyError:
+        return url
+
+
+def prefer_log(storage: RDBStorage) -> None:
+    """Let readers of an SQLite file, such as a dashboard, go on while a worker writes. Stays with the file."""
+    with storage.engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        driver.execute("PRAGMA journal_mode=WAL")
+
+
+def _open(url: str, grace_seconds: int, **engine: Any) -> RDBStorage:
+    for opening in range(1, _OPENINGS + 1):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                storage = RDBStorage(
+                    url, engine_kwargs=engine, heartbeat_interval=max(1, grace_seconds // 4), grace_period=grace_seconds
+                )
+            break
+        except (SQLAlchemyError, StorageInternalError):
+            # Two workers that make the tables of a new database at once get in each other's way, once.
+            if opening == _OPENINGS:
+                raise
+            time.sleep(0.5)
+    if storage.engine.dialect.name == "sqlite":
+        event.listen(storage.engine, "begin", _begin_writing)
+    return storage
+
+
+def _begin_writing(connection: Connection) -> None:
+    # SQLite knows no SELECT .. FOR UPDATE, by which Optuna makes sure that one worker gets a trial. Without this, two
+    # that read "waiting" at once would both take it.
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+# The study that all workers of a sweep share.
 
 
 @dataclass(frozen=True)

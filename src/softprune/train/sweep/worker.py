@@ -1,32 +1,155 @@
-"""A worker: takes trials of a shared study and runs them, one after the other."""
+"""Signs of life of a worker while it runs a trial."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 import traceback
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol
 
+import optuna
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState
 
-from softprune.budget.files import write_text
 from softprune.nn.catalog import load_factory
+from softprune.records import CONFIG, write_text
 from softprune.train.config import RunConfig, content_hash
-from softprune.train.config.section import is_factory
-from softprune.train.interruption import Interruption
-from softprune.train.lock import locked
+from softprune.train.config.sections import is_factory
+from softprune.train.network import initial_weights
+from softprune.train.observer import Progress, Silent, StopRun
 from softprune.train.run import Outcome, open_source, resume, train
-from softprune.train.run_folder import CONFIG
+from softprune.train.run_folder import locked
+from softprune.train.sweep.config import ObjectiveName, objective_values
 from softprune.train.sweep.folder import trial_folder
-from softprune.train.sweep.heartbeat import Heartbeat
-from softprune.train.sweep.notes import notes_kept
-from softprune.train.sweep.objective import objective_values
 from softprune.train.sweep.results import Results, TrialResult
 from softprune.train.sweep.study import Claim, SharedStudy
-from softprune.train.sweep.watcher import TrialWatcher
-from softprune.train.weights import initial_weights
+from softprune.train.trainer import Interruption
+
+
+class Heartbeat:
+    """Says every few seconds that the worker of a trial lives, and notices if others took it for dead.
+
+    A thread of its own, because a step may take long. Signals still go to the main thread, where the run hears them.
+
+    Args:
+        storage: of the study.
+        trial: its id in the storage.
+    """
+
+    def __init__(self, storage: RDBStorage, trial: int) -> None:
+        self.lost = False
+        self._storage, self._trial = storage, trial
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        interval = self._storage.get_heartbeat_interval()
+        while not self._ended.wait(interval):
+            try:
+                self._storage.record_heartbeat(self._trial)
+                self.lost = self._storage.get_trial(self._trial).state != TrialState.RUNNING
+            except StorageInternalError:
+                # The database may be back before the grace period is over; if not, the trial is lost then.
+                continue
+        self._storage.remove_session()
+
+
+# What a trial says while it runs.
+
+
+NOTES = "notes.txt"
+
+
+@contextmanager
+def notes_kept(folder: Path, notes: list[str]) -> Iterator[None]:
+    """Write notes and warnings into the folder of a trial: those of many trials would bury the lines about results.
+
+    Args:
+        folder: of the run.
+        notes: filled while the run goes on.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            yield
+        finally:
+            lines = [*notes, *(f"{warning.category.__name__}: {warning.message}" for warning in caught)]
+            with (folder / NOTES).open("a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in lines)
+
+
+# The observer of a trial: reports its course to the study, and ends it early where that is right.
+
+
+class TrialWatcher(Silent):
+    """Watches the run of one trial.
+
+    Args:
+        trial: in the study.
+        judged_by: the objective by which the study prunes; None if it does not.
+        reported: the epochs, counted from 1, whose result the study has.
+        reason_to_stop: asked after every step; what speaks against going on, or None.
+
+    Attributes:
+        pruned: whether the study gave the trial up.
+        notes: what a person may want to read about the run.
+    """
+
+    def __init__(
+        self,
+        trial: optuna.Trial,
+        *,
+        judged_by: ObjectiveName | None,
+        reported: Iterable[int],
+        reason_to_stop: Callable[[], str | None],
+    ) -> None:
+        self.pruned = False
+        self.notes: list[str] = []
+        self._trial, self._judged_by, self._reason_to_stop = trial, judged_by, reason_to_stop
+        self._reported = set(reported)
+        self._steps_left = 1
+
+    def on_step(self, progress: Progress) -> None:
+        self._steps_left = progress.total_steps - progress.step
+        if reason := self._reason_to_stop():
+            raise StopRun(reason)
+
+    def on_metrics(self, metrics: Mapping[str, float | int | str]) -> None:
+        if metrics["kind"] != "epoch" or self._judged_by is None:
+            return
+        done = int(metrics["epoch"]) + 1
+        # A run that goes on from a checkpoint may come by an epoch for the second time, with the same result.
+        if done not in self._reported:
+            (value,) = objective_values(metrics, [self._judged_by])
+            self._trial.report(value, done)
+            self._reported.add(done)
+        # After the last epoch there is nothing to save by stopping.
+        if self._steps_left > 0 and self._trial.should_prune():
+            self.pruned = True
+            raise StopRun("the pruner")
+
+    def on_note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+# A worker: takes trials of a shared study and runs them, one after the other.
+
 
 ERROR = "error.txt"
 _PAUSE = 0.5  # seconds between looks at what others do

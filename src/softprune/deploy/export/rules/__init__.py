@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from softprune.deploy.export.rules import arithmetic, attention, convolution, layout, norm, padding, pool, product
+from softprune.deploy.export.rules import arithmetic, convolution, layout, norm, pool, product
 
 RULES: dict[str, Callable[..., Any]] = {
     **arithmetic.RULES,
-    **attention.RULES,
     **convolution.RULES,
     **layout.RULES,
     **norm.RULES,
-    **padding.RULES,
     **pool.RULES,
     **product.RULES,
 }

@@ -1,4 +1,4 @@
-"""Operations that move elements: reshapes, permutations, slices, joins."""
+"""Operations that move elements: reshapes, permutations, slices, joins; and constants that are as many as the batch."""
 
 from __future__ import annotations
 
@@ -9,183 +9,214 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from softprune.deploy.export.graph import Shape
-from softprune.deploy.export.lowering import Lowering, UnsupportedError
-from softprune.deploy.export.rules.argument import axis_of, length
-from softprune.deploy.export.rules.spread import filled
+from softprune.deploy.export.graph_builder import GraphBuilder, UnsupportedError, axis_of, length
+from softprune.deploy.format.graph import SymbolicShape
+
+# Constants that are as many as the batch.
 
 
-def reshaped(lowering: Lowering, value: str, shape: Shape) -> str:
-    """The same elements in another shape."""
-    if lowering.graph.shapes[value] == shape:
+def filled(builder: GraphBuilder, shape: SymbolicShape, content: Tensor) -> str:
+    """A value of a shape that may hold the batch, with ``content`` broadcast into it."""
+    flexible = [axis for axis, size in enumerate(shape) if not isinstance(size, int)]
+    fixed = [size if isinstance(size, int) else 1 for size in shape]
+    full = content.detach().to(torch.float32).expand(fixed).contiguous()
+    value = builder.value(full)
+    if not flexible:
         return value
-    return lowering.emit("reshape", [value], shape, shape=lowering.sizes(shape, "a shape"))
+    if len(flexible) > 1 or shape[flexible[0]] != builder.batch:
+        raise UnsupportedError(f"a constant of shape {shape} cannot be made for a batch of any size")
+    return builder.emit("add", [batch_zeros(builder, len(shape), flexible[0]), value], shape)
 
 
-def _reshape(lowering: Lowering, x: Node, *rest: Any, **more: Any) -> str:
-    return reshaped(lowering, lowering.value(lowering[x]), lowering.shape(lowering.node))
+def batch_zeros(builder: GraphBuilder, ndim: int, axis: int) -> str:
+    """Zeros, one per sample, along one axis of a shape of ones.
+
+    The format knows the size of the batch only through values, so the zeros are made of the first number of each
+    sample: bounded first, because infinity times zero would be no zero.
+    """
+    name, sizes = next(iter(builder.graph.inputs.items()))
+    shape = list(builder.graph.shapes[name])
+    for position in range(1, len(sizes)):
+        shape[position] = 1
+        name = builder.emit("slice", [name], tuple(shape), axis=position, start=0, stop=1, step=1)
+    name = builder.emit("tanh", [name], tuple(shape))
+    name = builder.emit("mul", [name], tuple(shape), value=0.0)
+    ones: list[int | None] = [None if position == axis else 1 for position in range(ndim)]
+    after: SymbolicShape = tuple(builder.batch if size is None else size for size in ones)
+    return builder.emit("reshape", [name], after, shape=ones)
 
 
-def _same(lowering: Lowering, x: Node, *rest: Any, **more: Any) -> Any:
-    return lowering[x]
+def reshaped(builder: GraphBuilder, value: str, shape: SymbolicShape) -> str:
+    """The same elements in another shape."""
+    if builder.graph.shapes[value] == shape:
+        return value
+    return builder.emit("reshape", [value], shape, shape=builder.sizes(shape, "a shape"))
 
 
-def _permuted(lowering: Lowering, x: Node, order: list[int]) -> str:
-    return lowering.emit("permute", [lowering.value(lowering[x])], axes=order)
+def _reshape(builder: GraphBuilder, x: Node, *rest: Any, **more: Any) -> str:
+    return reshaped(builder, builder.value(builder[x]), builder.shape(builder.node))
 
 
-def _permute(lowering: Lowering, x: Node, axes: Sequence[int]) -> str:
-    return _permuted(lowering, x, [axis_of(lowering, x, axis) for axis in axes])
+def _same(builder: GraphBuilder, x: Node, *rest: Any, **more: Any) -> Any:
+    return builder[x]
 
 
-def _transpose(lowering: Lowering, x: Node, a: int = 0, b: int = 1) -> str:
-    order = list(range(len(lowering.shape(x))))
-    first, second = axis_of(lowering, x, a), axis_of(lowering, x, b)
+def _permuted(builder: GraphBuilder, x: Node, order: list[int]) -> str:
+    return builder.emit("permute", [builder.value(builder[x])], axes=order)
+
+
+def _permute(builder: GraphBuilder, x: Node, axes: Sequence[int]) -> str:
+    return _permuted(builder, x, [axis_of(builder, x, axis) for axis in axes])
+
+
+def _transpose(builder: GraphBuilder, x: Node, a: int = 0, b: int = 1) -> str:
+    order = list(range(len(builder.shape(x))))
+    first, second = axis_of(builder, x, a), axis_of(builder, x, b)
     order[first], order[second] = order[second], order[first]
-    return _permuted(lowering, x, order)
+    return _permuted(builder, x, order)
 
 
-def cut(lowering: Lowering, value: str, axis: int, start: int, stop: int, *, step: int = 1) -> str:
+def cut(builder: GraphBuilder, value: str, axis: int, start: int, stop: int, *, step: int = 1) -> str:
     """The elements from start to before stop along one axis."""
-    shape = lowering.graph.shapes[value]
+    shape = builder.graph.shapes[value]
     if (start, stop, step) == (0, shape[axis], 1):
         return value
     after = (*shape[:axis], len(range(start, stop, step)), *shape[axis + 1 :])
-    return lowering.emit("slice", [value], after, axis=axis, start=start, stop=stop, step=step)
+    return builder.emit("slice", [value], after, axis=axis, start=start, stop=stop, step=step)
 
 
 def _slice(
-    lowering: Lowering, x: Node, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
+    builder: GraphBuilder, x: Node, axis: int = 0, start: int | None = None, stop: int | None = None, step: int = 1
 ) -> str:
-    place = axis_of(lowering, x, axis)
-    if lowering.shape(x) == lowering.shape(lowering.node):
-        return lowering.value(lowering[x])
-    size = length(lowering, x, place)
+    place = axis_of(builder, x, axis)
+    if builder.shape(x) == builder.shape(builder.node):
+        return builder.value(builder[x])
+    size = length(builder, x, place)
     first, last, _ = slice(start, stop).indices(size)
-    return cut(lowering, lowering.value(lowering[x]), place, first, max(first, last), step=step)
+    return cut(builder, builder.value(builder[x]), place, first, max(first, last), step=step)
 
 
-def _select(lowering: Lowering, x: Node, axis: int, index: int) -> str:
-    place = axis_of(lowering, x, axis)
-    index %= length(lowering, x, place)
-    one = cut(lowering, lowering.value(lowering[x]), place, index, index + 1)
-    return reshaped(lowering, one, lowering.shape(lowering.node))
+def _select(builder: GraphBuilder, x: Node, axis: int, index: int) -> str:
+    place = axis_of(builder, x, axis)
+    index %= length(builder, x, place)
+    one = cut(builder, builder.value(builder[x]), place, index, index + 1)
+    return reshaped(builder, one, builder.shape(builder.node))
 
 
-def _parts(lowering: Lowering, x: Node, axis: int, sizes: Sequence[int]) -> list[str]:
-    value, place = lowering.value(lowering[x]), axis_of(lowering, x, axis)
-    total, start, parts = length(lowering, x, place), 0, []
+def _parts(builder: GraphBuilder, x: Node, axis: int, sizes: Sequence[int]) -> list[str]:
+    value, place = builder.value(builder[x]), axis_of(builder, x, axis)
+    total, start, parts = length(builder, x, place), 0, []
     for size in sizes:
-        parts.append(cut(lowering, value, place, start, min(start + size, total)))
+        parts.append(cut(builder, value, place, start, min(start + size, total)))
         start += size
     return parts
 
 
-def _split(lowering: Lowering, x: Node, size: int, axis: int = 0) -> list[str]:
-    total = length(lowering, x, axis_of(lowering, x, axis))
-    return _parts(lowering, x, axis, [size] * (-(-total // size)))
+def _split(builder: GraphBuilder, x: Node, size: int, axis: int = 0) -> list[str]:
+    total = length(builder, x, axis_of(builder, x, axis))
+    return _parts(builder, x, axis, [size] * (-(-total // size)))
 
 
-def _split_with_sizes(lowering: Lowering, x: Node, sizes: Sequence[int], axis: int = 0) -> list[str]:
-    return _parts(lowering, x, axis, sizes)
+def _split_with_sizes(builder: GraphBuilder, x: Node, sizes: Sequence[int], axis: int = 0) -> list[str]:
+    return _parts(builder, x, axis, sizes)
 
 
-def _unbind(lowering: Lowering, x: Node, axis: int = 0) -> list[str]:
-    place = axis_of(lowering, x, axis)
-    shape = lowering.shape(x)
+def _unbind(builder: GraphBuilder, x: Node, axis: int = 0) -> list[str]:
+    place = axis_of(builder, x, axis)
+    shape = builder.shape(x)
     rest = (*shape[:place], *shape[place + 1 :])
-    return [reshaped(lowering, one, rest) for one in _split(lowering, x, 1, axis)]
+    return [reshaped(builder, one, rest) for one in _split(builder, x, 1, axis)]
 
 
-def _joined(lowering: Lowering, parts: list[str], axis: int) -> str:
-    return parts[0] if len(parts) == 1 else lowering.emit("concat", parts, axis=axis)
+def _joined(builder: GraphBuilder, parts: list[str], axis: int) -> str:
+    return parts[0] if len(parts) == 1 else builder.emit("concat", parts, axis=axis)
 
 
-def _cat(lowering: Lowering, parts: Sequence[Node], axis: int = 0) -> str:
+def _cat(builder: GraphBuilder, parts: Sequence[Node], axis: int = 0) -> str:
     # torch lets an empty vector be joined to anything.
-    full = [part for part in parts if lowering.shape(part) != (0,)]
-    place = axis_of(lowering, full[0], axis)
-    length(lowering, full[0], place)
-    return _joined(lowering, [lowering.value(lowering[part]) for part in full], place)
+    full = [part for part in parts if builder.shape(part) != (0,)]
+    place = axis_of(builder, full[0], axis)
+    length(builder, full[0], place)
+    return _joined(builder, [builder.value(builder[part]) for part in full], place)
 
 
-def _stack(lowering: Lowering, parts: Sequence[Node], axis: int = 0) -> str:
-    shape = lowering.shape(parts[0])
+def _stack(builder: GraphBuilder, parts: Sequence[Node], axis: int = 0) -> str:
+    shape = builder.shape(parts[0])
     place = axis % (len(shape) + 1)
     one = (*shape[:place], 1, *shape[place:])
-    return _joined(lowering, [reshaped(lowering, lowering.value(lowering[part]), one) for part in parts], place)
+    return _joined(builder, [reshaped(builder, builder.value(builder[part]), one) for part in parts], place)
 
 
-def _expand(lowering: Lowering, x: Node, sizes: Sequence[Any], **more: Any) -> Any:
-    shape = lowering.shape(lowering.node)
-    found = lowering[x]
+def _expand(builder: GraphBuilder, x: Node, sizes: Sequence[Any], **more: Any) -> Any:
+    shape = builder.shape(builder.node)
+    found = builder[x]
     if isinstance(found, Tensor):
-        return filled(lowering, shape, found)
-    value = reshaped(lowering, found, (1,) * (len(shape) - len(lowering.shape(x))) + lowering.shape(x))
-    before = lowering.graph.shapes[value]
+        return filled(builder, shape, found)
+    value = reshaped(builder, found, (1,) * (len(shape) - len(builder.shape(x))) + builder.shape(x))
+    before = builder.graph.shapes[value]
     if before == shape:
         return value
-    grown: Shape = tuple(1 if size == old else size for size, old in zip(shape, before, strict=True))
-    zeros = filled(lowering, grown, torch.zeros(()))
-    return lowering.emit("add", [value, zeros])
+    grown: SymbolicShape = tuple(1 if size == old else size for size, old in zip(shape, before, strict=True))
+    zeros = filled(builder, grown, torch.zeros(()))
+    return builder.emit("add", [value, zeros])
 
 
-def _repeat(lowering: Lowering, x: Node, times: Sequence[Any]) -> str:
-    value = lowering.value(lowering[x])
-    value = reshaped(lowering, value, (1,) * (len(times) - len(lowering.shape(x))) + lowering.shape(x))
-    shape = lowering.graph.shapes[value]
-    target = lowering.shape(lowering.node)
+def _repeat(builder: GraphBuilder, x: Node, times: Sequence[Any]) -> str:
+    value = builder.value(builder[x])
+    value = reshaped(builder, value, (1,) * (len(times) - len(builder.shape(x))) + builder.shape(x))
+    shape = builder.graph.shapes[value]
+    target = builder.shape(builder.node)
     for axis, count in enumerate(times):
         if isinstance(count, int):
             shape = (*shape[:axis], target[axis], *shape[axis + 1 :])
-            value = value if count == 1 else lowering.emit("concat", [value] * count, shape, axis=axis)
+            value = value if count == 1 else builder.emit("concat", [value] * count, shape, axis=axis)
     if shape == target:
         return value
-    grown: Shape = tuple(1 if size == old else size for size, old in zip(target, shape, strict=True))
-    return lowering.emit("add", [value, filled(lowering, grown, torch.zeros(()))])
+    grown: SymbolicShape = tuple(1 if size == old else size for size, old in zip(target, shape, strict=True))
+    return builder.emit("add", [value, filled(builder, grown, torch.zeros(()))])
 
 
-def _roll(lowering: Lowering, x: Node, shifts: Sequence[int], axes: Sequence[int] = ()) -> str:
+def _roll(builder: GraphBuilder, x: Node, shifts: Sequence[int], axes: Sequence[int] = ()) -> str:
     if not axes:
         raise UnsupportedError("a roll over all elements at once is not in the format")
-    value = lowering.value(lowering[x])
+    value = builder.value(builder[x])
     for shift, axis in zip(shifts, axes, strict=True):
-        place = axis_of(lowering, x, axis)
-        size = length(lowering, x, place)
+        place = axis_of(builder, x, axis)
+        size = length(builder, x, place)
         if shift % size:
-            tail = cut(lowering, value, place, size - shift % size, size)
-            head = cut(lowering, value, place, 0, size - shift % size)
-            value = lowering.emit("concat", [tail, head], axis=place)
+            tail = cut(builder, value, place, size - shift % size, size)
+            head = cut(builder, value, place, 0, size - shift % size)
+            value = builder.emit("concat", [tail, head], axis=place)
     return value
 
 
-def _pixel_shuffle(lowering: Lowering, x: Node, factor: int) -> str:
-    batch, channels, rows, columns = lowering.shape(x)
+def _pixel_shuffle(builder: GraphBuilder, x: Node, factor: int) -> str:
+    batch, channels, rows, columns = builder.shape(x)
     assert isinstance(channels, int)
     apart = (batch, channels // factor**2, factor, factor, rows, columns)
-    value = reshaped(lowering, lowering.value(lowering[x]), apart)
+    value = reshaped(builder, builder.value(builder[x]), apart)
     order = [0, 1, 4, 2, 5, 3]
-    mixed = lowering.emit("permute", [value], tuple(apart[axis] for axis in order), axes=order)
-    return reshaped(lowering, mixed, lowering.shape(lowering.node))
+    mixed = builder.emit("permute", [value], tuple(apart[axis] for axis in order), axes=order)
+    return reshaped(builder, mixed, builder.shape(builder.node))
 
 
 def _filled(content: float) -> Callable[..., str]:
-    def rule(lowering: Lowering, *rest: Any, **more: Any) -> str:
-        return filled(lowering, lowering.shape(lowering.node), torch.tensor(content))
+    def rule(builder: GraphBuilder, *rest: Any, **more: Any) -> str:
+        return filled(builder, builder.shape(builder.node), torch.tensor(content))
 
     return rule
 
 
-def _full(lowering: Lowering, sizes: Any, content: Any, *rest: Any, **more: Any) -> str:
-    return filled(lowering, lowering.shape(lowering.node), torch.tensor(float(content)))
+def _full(builder: GraphBuilder, sizes: Any, content: Any, *rest: Any, **more: Any) -> str:
+    return filled(builder, builder.shape(builder.node), torch.tensor(float(content)))
 
 
-def _new_full(lowering: Lowering, x: Node, sizes: Any, content: Any, **more: Any) -> str:
-    return _full(lowering, sizes, content)
+def _new_full(builder: GraphBuilder, x: Node, sizes: Any, content: Any, **more: Any) -> str:
+    return _full(builder, sizes, content)
 
 
-def _getitem(lowering: Lowering, parts: Node, index: int) -> Any:
-    return lowering[parts][index]
+def _getitem(builder: GraphBuilder, parts: Node, index: int) -> Any:
+    return builder[parts][index]
 
 
 _RESHAPES = ("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze")

@@ -7,20 +7,19 @@ from typing import Any
 
 from torch.fx import Node
 
-from softprune.deploy.export.lowering import Lowering, UnsupportedError
-from softprune.deploy.export.rules.argument import length, pair
+from softprune.deploy.export.graph_builder import GraphBuilder, UnsupportedError, length, pair
 
 Sizes = int | Sequence[int]
 
 
-def _image(lowering: Lowering, x: Node) -> str:
-    if len(lowering.shape(x)) != 4:
-        raise UnsupportedError(f"only batches of images are in the format, got shape {lowering.shape(x)}")
-    return lowering.value(lowering[x])
+def _image(builder: GraphBuilder, x: Node) -> str:
+    if len(builder.shape(x)) != 4:
+        raise UnsupportedError(f"only batches of images are in the format, got shape {builder.shape(x)}")
+    return builder.value(builder[x])
 
 
 def _max_pool2d(
-    lowering: Lowering,
+    builder: GraphBuilder,
     x: Node,
     kernel: Sizes,
     stride: Sizes = (),
@@ -28,9 +27,9 @@ def _max_pool2d(
     dilation: Sizes = 1,
     ceil_mode: bool = False,  # noqa: FBT001, FBT002 - ATen's own order
 ) -> str:
-    return lowering.emit(
+    return builder.emit(
         "max_pool2d",
-        [_image(lowering, x)],
+        [_image(builder, x)],
         kernel=pair(kernel),
         stride=pair(stride or kernel),
         padding=pair(padding),
@@ -40,7 +39,7 @@ def _max_pool2d(
 
 
 def _avg_pool2d(
-    lowering: Lowering,
+    builder: GraphBuilder,
     x: Node,
     kernel: Sizes,
     stride: Sizes = (),
@@ -51,9 +50,9 @@ def _avg_pool2d(
 ) -> str:
     if divisor_override is not None:
         raise UnsupportedError("divisor_override is not in the format")
-    return lowering.emit(
+    return builder.emit(
         "avg_pool2d",
-        [_image(lowering, x)],
+        [_image(builder, x)],
         kernel=pair(kernel),
         stride=pair(stride or kernel),
         padding=pair(padding),
@@ -62,24 +61,24 @@ def _avg_pool2d(
     )
 
 
-def _adaptive_avg_pool2d(lowering: Lowering, x: Node, size: Sizes) -> str:
-    image = _image(lowering, x)
-    rows, columns = lowering.shape(lowering.node)[2:]
-    return lowering.emit("adaptive_avg_pool2d", [image], size=[rows, columns])
+def _adaptive_avg_pool2d(builder: GraphBuilder, x: Node, size: Sizes) -> str:
+    image = _image(builder, x)
+    rows, columns = builder.shape(builder.node)[2:]
+    return builder.emit("adaptive_avg_pool2d", [image], size=[rows, columns])
 
 
-def _adaptive_max_pool2d(lowering: Lowering, x: Node, size: Sizes) -> list[str | None]:
+def _adaptive_max_pool2d(builder: GraphBuilder, x: Node, size: Sizes) -> list[str | None]:
     """A max pool, where the windows are all alike."""
-    image = _image(lowering, x)
-    before = [length(lowering, x, 2), length(lowering, x, 3)]
-    after = [int(n) for n in lowering.node.meta["val"][0].shape[2:]]
+    image = _image(builder, x)
+    before = [length(builder, x, 2), length(builder, x, 3)]
+    after = [int(n) for n in builder.node.meta["val"][0].shape[2:]]
     if any(b % a for b, a in zip(before, after, strict=True)):
         raise UnsupportedError(f"an adaptive max pool from {before} to {after} has windows of different sizes")
     window = [b // a for b, a in zip(before, after, strict=True)]
-    out = lowering.emit(
+    out = builder.emit(
         "max_pool2d",
         [image],
-        (*lowering.shape(x)[:2], *after),
+        (*builder.shape(x)[:2], *after),
         kernel=window,
         stride=window,
         padding=[0, 0],
@@ -89,14 +88,14 @@ def _adaptive_max_pool2d(lowering: Lowering, x: Node, size: Sizes) -> list[str |
     return [out, None]
 
 
-def _in_a_row(lowering: Lowering, x: Node, kind: str, **fields: Any) -> str:
+def _in_a_row(builder: GraphBuilder, x: Node, kind: str, **fields: Any) -> str:
     """A pool over one axis: one over images of one row."""
-    batch, channels, width = lowering.shape(x)
-    after = lowering.shape(lowering.node)[-1]
-    value = lowering.value(lowering[x])
-    row = lowering.emit("reshape", [value], (batch, channels, 1, width), shape=[None, channels, 1, width])
-    out = lowering.emit(kind, [row], (batch, channels, 1, after), **fields)
-    return lowering.emit("reshape", [out], shape=[None, channels, after])
+    batch, channels, width = builder.shape(x)
+    after = builder.shape(builder.node)[-1]
+    value = builder.value(builder[x])
+    row = builder.emit("reshape", [value], (batch, channels, 1, width), shape=[None, channels, 1, width])
+    out = builder.emit(kind, [row], (batch, channels, 1, after), **fields)
+    return builder.emit("reshape", [out], shape=[None, channels, after])
 
 
 def _along(size: Sizes, other: int) -> list[int]:
@@ -104,7 +103,7 @@ def _along(size: Sizes, other: int) -> list[int]:
 
 
 def _max_pool1d(
-    lowering: Lowering,
+    builder: GraphBuilder,
     x: Node,
     kernel: Sizes,
     stride: Sizes = (),
@@ -113,11 +112,11 @@ def _max_pool1d(
     ceil_mode: bool = False,  # noqa: FBT001, FBT002 - ATen's own order
 ) -> str:
     fields = {"kernel": _along(kernel, 1), "stride": _along(stride or kernel, 1), "padding": _along(padding, 0)}
-    return _in_a_row(lowering, x, "max_pool2d", **fields, dilation=_along(dilation, 1), ceil_mode=ceil_mode)
+    return _in_a_row(builder, x, "max_pool2d", **fields, dilation=_along(dilation, 1), ceil_mode=ceil_mode)
 
 
 def _avg_pool1d(
-    lowering: Lowering,
+    builder: GraphBuilder,
     x: Node,
     kernel: Sizes,
     stride: Sizes = (),
@@ -126,36 +125,36 @@ def _avg_pool1d(
     count_include_pad: bool = True,  # noqa: FBT001, FBT002
 ) -> str:
     fields = {"kernel": _along(kernel, 1), "stride": _along(stride or kernel, 1), "padding": _along(padding, 0)}
-    return _in_a_row(lowering, x, "avg_pool2d", **fields, ceil_mode=ceil_mode, count_include_pad=count_include_pad)
+    return _in_a_row(builder, x, "avg_pool2d", **fields, ceil_mode=ceil_mode, count_include_pad=count_include_pad)
 
 
-def _adaptive_avg_pool1d(lowering: Lowering, x: Node, size: Sizes) -> str:
-    return _in_a_row(lowering, x, "adaptive_avg_pool2d", size=_along(size, 1))
+def _adaptive_avg_pool1d(builder: GraphBuilder, x: Node, size: Sizes) -> str:
+    return _in_a_row(builder, x, "adaptive_avg_pool2d", size=_along(size, 1))
 
 
-def _resize(lowering: Lowering, x: Node, *, scale: Sequence[float] | None, mode: str, align_corners: bool) -> str:
-    image = _image(lowering, x)
-    before = [length(lowering, x, 2), length(lowering, x, 3)]
-    after = [int(n) for n in lowering.node.meta["val"].shape[2:]]
+def _resize(builder: GraphBuilder, x: Node, *, scale: Sequence[float] | None, mode: str, align_corners: bool) -> str:
+    image = _image(builder, x)
+    before = [length(builder, x, 2), length(builder, x, 3)]
+    after = [int(n) for n in builder.node.meta["val"].shape[2:]]
     # Where the scale leads to a whole number of pixels, the size alone says the same.
     exact = scale is None or all(b * s == a for b, s, a in zip(before, scale, after, strict=True))
     fields: dict[str, Any] = {"size": after} if exact or scale is None else {"scale": [float(s) for s in scale]}
-    return lowering.emit("resize", [image], **fields, mode=mode, align_corners=align_corners)
+    return builder.emit("resize", [image], **fields, mode=mode, align_corners=align_corners)
 
 
-def _nearest(lowering: Lowering, x: Node, size: Any, scale: Sequence[float] | None = None) -> str:
-    return _resize(lowering, x, scale=scale, mode="nearest", align_corners=False)
+def _nearest(builder: GraphBuilder, x: Node, size: Any, scale: Sequence[float] | None = None) -> str:
+    return _resize(builder, x, scale=scale, mode="nearest", align_corners=False)
 
 
 def _bilinear(
-    lowering: Lowering,
+    builder: GraphBuilder,
     x: Node,
     size: Any,
     align_corners: bool,  # noqa: FBT001 - ATen's own order
     scale: Sequence[float] | None = None,
 ) -> str:
     # With aligned corners the corners decide, not the scale.
-    return _resize(lowering, x, scale=None if align_corners else scale, mode="bilinear", align_corners=align_corners)
+    return _resize(builder, x, scale=None if align_corners else scale, mode="bilinear", align_corners=align_corners)
 
 
 RULES: dict[str, Callable[..., Any]] = {

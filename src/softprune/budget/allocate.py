@@ -1,0 +1,210 @@
+"""Allocators: share a total over the tensors by a rule. Needs no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from softprune.budget.budget import Budget
+from softprune.budget.costs import Profile, TensorCost
+from softprune.goals.goal import (
+    Filters,
+    Flops,
+    Goal,
+    Latency,
+    Params,
+    Sparsity,
+    require_in_time,
+    require_managed,
+    require_reachable,
+)
+
+# Halvings of the searched interval: more than the bits of a float, so that the search is exact.
+BISECTIONS = 80
+
+
+def uniform(profile: Profile, goal: Goal, *, dense: Sequence[str] = ()) -> Budget:
+    """The same density for every tensor.
+
+    Args:
+        profile: what the tensors cost.
+        goal: ``Sparsity`` counts the tensors that are not ``dense``; ``Params`` counts all tensors;
+            ``Flops`` counts everything: all tensors, the other layers and the average pools, and so does ``Latency``
+            with the times of its table.
+        dense: names or shell-style patterns of tensors kept whole.
+
+    Example:
+        >>> from softprune import Budget, Sparsity
+        >>> uniform(Budget.load("resnet50/uniform-90").profile, Sparsity(0.9)).macs()
+        409018778
+    """
+    free = _free(profile, goal, dense)
+
+    def share(kept: float) -> Mapping[str, float]:
+        density = kept / sum(t.params for t in free)
+        return {t.name: density for t in free}
+
+    if isinstance(goal, Sparsity):
+        densities: Mapping[str, float] = {t.name: goal.density for t in free}
+    else:
+        densities = _solve(profile, goal, free=free, share=share)
+    return _budget(profile, densities, f"uniform, {goal}")
+
+
+def erk(profile: Profile, goal: Goal, *, dense: Sequence[str] = (), power: float = 1.0) -> Budget:
+    """Erdos-Renyi-Kernel: the density of a tensor falls with the size of its shape.
+
+    density_l = min(1, eps * raw_l), raw_l = (sum of the dimensions / number of weights)**power
+
+    eps is set by the total; tensors that would pass density 1 are kept whole and the rest is shared
+    anew (RigL, Evci et al. 2020, appendix).
+
+    Args:
+        profile: what the tensors cost.
+        goal: as in :func:`uniform`. For ``Sparsity`` each tensor gives floor(sparsity * weights)
+            zeros to the total, as the reference implementation does.
+        dense: names or shell-style patterns of tensors kept whole, left out of eps.
+        power: 1 is ERK; 0 is uniform.
+
+    Example:
+        >>> from softprune import Budget, Sparsity
+        >>> budget = erk(Budget.load("resnet50/erk-90").profile, Sparsity(0.9))
+        >>> round(budget.sparsity("fc.weight"), 4)
+        0.9273
+    """
+    if not (math.isfinite(power) and power >= 0):
+        raise ValueError(f"power must be a finite number >= 0, got {power}")
+    free = _free(profile, goal, dense)
+
+    def share(kept: float) -> Mapping[str, float]:
+        return _shared({t.name: (sum(t.shape) / t.params) ** power for t in free}, free, kept)
+
+    if isinstance(goal, Sparsity):
+        densities = share(sum(t.params - math.floor(goal.value * t.params) for t in free))
+    else:
+        densities = _solve(profile, goal, free=free, share=share)
+    return _budget(profile, densities, f"erk, {goal}")
+
+
+def scaled(profile: Profile, goal: Goal, *, like: Budget) -> Budget:
+    """The proportions of another budget, at a total of one's own.
+
+    density_l = min(1, c * like_l), with c set by the total. So a budget that was learnt at another sparsity, or on a
+    smaller network of the same family whose tensors have the same names, serves here.
+
+    Args:
+        profile: what the tensors cost.
+        goal: as in :func:`uniform`.
+        like: the budget to follow; it must name exactly the tensors of the profile.
+
+    Raises:
+        ValueError: if the names differ, or the tensors that it does not leave empty cannot hold the total.
+
+    Example:
+        >>> from softprune import Budget, Sparsity
+        >>> learnt = Budget.load("resnet50/str-95.03")
+        >>> budget = scaled(learnt.profile, Sparsity(0.9), like=learnt)
+        >>> round(budget.overall, 4), round(budget["conv1.weight"] / learnt["conv1.weight"], 3)
+        (0.9, 2.01)
+    """
+    Budget(dict(like)).validate(profile)  # the shapes may differ, the names not
+    free = [t for t in _free(profile, goal, ()) if like[t.name] > 0]
+    rest = replace(profile, tensors=tuple(free))
+
+    def share(kept: float) -> Mapping[str, float]:
+        return _shared({t.name: like[t.name] for t in free}, free, kept)
+
+    if isinstance(goal, Sparsity):
+        kept = goal.density * profile.params
+        if kept > rest.params:
+            raise ValueError(
+                f"{goal} keeps {kept:,.0f} weights, the tensors that {like.source} keeps have {rest.params:,}"
+            )
+        densities = share(kept)
+    else:
+        empty = {t.name: 0.0 for t in profile if like[t.name] == 0}
+        densities = _solve(rest, goal, free=free, share=share, empty=empty)
+    return _budget(profile, {name: densities.get(name, 0.0) for name in profile.names}, f"{like.source}, {goal}")
+
+
+def _shared(raw: Mapping[str, float], tensors: Sequence[TensorCost], kept: float) -> dict[str, float]:
+    """Share ``kept`` weights over ``tensors`` in proportion to ``raw``, none above density 1."""
+    size = {t.name: t.params for t in tensors}
+    open_ = dict(raw)
+    while open_:
+        # What the whole tensors leave: sum(N - z) over the open ones - sum(z) over the whole ones.
+        left = kept - sum(n for name, n in size.items() if name not in open_)
+        eps = left / sum(raw[name] * size[name] for name in open_)
+        highest = max(open_.values())
+        if highest * eps <= 1.0:
+            return {name: eps * raw[name] if name in open_ else 1.0 for name in raw}
+        open_ = {name: value for name, value in open_.items() if value != highest}
+    return dict.fromkeys(raw, 1.0)
+
+
+def _solve(
+    profile: Profile,
+    goal: Params | Filters | Flops | Latency,
+    *,
+    free: Sequence[TensorCost],
+    share: Callable[[float], Mapping[str, float]],
+    empty: Mapping[str, float] = MappingProxyType({}),
+) -> Mapping[str, float]:
+    """The shares at which the total meets ``goal``; every density must grow with the weights shared.
+
+    ``empty`` names tensors without a weight left, which still take time.
+    """
+    assert not isinstance(goal, Filters)  # refused by `require_managed`
+    weights = sum(t.params for t in free)
+    if isinstance(goal, Params):
+        whole = profile.params - weights
+        require_reachable(goal, whole, high=profile.params)
+        return share(goal.count - whole)
+    if isinstance(goal, Latency):
+        table = goal.table
+        table.require({t.name: t.shape for t in profile})
+        least = table.total({**dict.fromkeys((t.name for t in free), 0.0), **empty})
+        require_in_time(goal, least, high=table.total(empty))
+        return _bisected(share, weights, lambda d: table.total({**_capped(d), **empty}), goal.seconds)
+    total = profile.total_macs()
+    prunable = sum(t.macs for t in free)
+    require_reachable(goal, total - prunable, high=total)
+    wanted = goal.macs - (total - prunable)
+    return _bisected(share, weights, lambda d: math.fsum(d[t.name] * t.macs for t in free), wanted)
+
+
+def _bisected(
+    share: Callable[[float], Mapping[str, float]],
+    weights: int,
+    total: Callable[[Mapping[str, float]], float],
+    wanted: float,
+) -> Mapping[str, float]:
+    """The shares of the fewest weights whose total is what is wanted; all of them if that is less."""
+    low, high = 0.0, float(weights)
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        if total(share(middle)) < wanted:
+            low = middle
+        else:
+            high = middle
+    return share(high)
+
+
+def _free(profile: Profile, goal: Goal, dense: Sequence[str]) -> list[TensorCost]:
+    require_managed(goal)
+    kept_whole = set(profile.match(dense))
+    free = [t for t in profile if t.name not in kept_whole and t.params]
+    if not free:
+        raise ValueError(f"dense={dense!r} keeps every tensor whole; leave at least one to the allocator")
+    return free
+
+
+def _budget(profile: Profile, densities: Mapping[str, float], source: str) -> Budget:
+    return Budget(_capped({n: densities.get(n, 1.0) for n in profile.names}), profile, source)
+
+
+def _capped(densities: Mapping[str, float]) -> dict[str, float]:
+    """The last bit of a quotient may pass 1."""
+    return {name: min(1.0, density) for name, density in densities.items()}

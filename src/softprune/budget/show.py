@@ -1,0 +1,234 @@
+"""Budgets and profiles as tables for people: in a terminal, in a notebook, side by side. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from softprune.budget.budget import Budget
+    from softprune.budget.costs import Profile
+
+# What a budget counts: single weights, or units that are kept or pruned as a whole. Needs no torch.
+
+
+WEIGHT = "weight"
+_NOUNS = {WEIGHT: "weight", "filter": "filter", "rank": "direction", "block": "block"}
+_TEXT = re.compile(r"weight|filter|rank|block [1-9][0-9]*x[1-9][0-9]*")
+
+
+def checked_units(units: object, *, origin: str) -> str:
+    """The text itself if it names a kind of units.
+
+    Raises:
+        ValueError: for anything else; ``origin`` says where it stands.
+
+    Example:
+        >>> checked_units("block 4x8", origin="a file")
+        'block 4x8'
+    """
+    if not isinstance(units, str) or not _TEXT.fullmatch(units):
+        raise ValueError(f"{origin}: units are weight, filter, rank or a block such as 'block 4x8'; got {units!r}")
+    return units
+
+
+def noun(units: str, count: int = 2) -> str:
+    """What one of them is called, or several.
+
+    Example:
+        >>> noun("rank"), noun("block 4x8", 1)
+        ('directions', 'block')
+    """
+    return _NOUNS[units.partition(" ")[0]] + ("" if count == 1 else "s")
+
+
+# Budgets and profiles as notebooks and terminals show them. Needs no torch.
+
+
+MOST_ROWS = 120  # a notebook shows all it is given; of a longer table the middle is left out
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of text: the first column holds names, the others numbers.
+
+    Args:
+        caption: one line above it.
+        columns: their headings.
+        rows: one for each tensor.
+        totals: rows below a line.
+    """
+
+    caption: str
+    columns: Row
+    rows: tuple[Row, ...]
+    totals: tuple[Row, ...] = ()
+
+    def html(self) -> str:
+        """A small table, everything escaped."""
+        parts = ["<table>", f"<caption>{escape(self.caption)}</caption>" if self.caption else ""]
+        parts.append(f"<thead>{_html_row(self.columns, 'th')}</thead>")
+        parts.append("<tbody>" + "".join(_html_row(row, "td") for row in self.rows) + "</tbody>")
+        if self.totals:
+            parts.append("<tfoot>" + "".join(_html_row(row, "th") for row in self.totals) + "</tfoot>")
+        return "".join([*parts, "</table>"])
+
+    def rich(self) -> Table:
+        """The same for a terminal."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left", title_style="bold")
+        table.title = Text(self.caption) if self.caption else None
+        for place, column in enumerate(self.columns):
+            table.add_column(Text(column), justify="right" if place else "left", no_wrap=not place)
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        if self.totals:
+            table.add_section()
+        for row in self.totals:
+            table.add_row(*map(Text, row), style="bold")
+        return table
+
+
+def budget_sheet(budget: Budget, *, caption: str | None = None) -> Sheet:
+    """What a budget keeps of each tensor and of all of them.
+
+    Args:
+        budget: any budget; without a profile it has densities alone.
+        caption: instead of its source.
+
+    Example:
+        >>> from softprune.budget.budget import Budget
+        >>> budget_sheet(Budget.load("resnet50/str-90.23")).totals[0]
+        ('all tensors', '', '2,491,778 of 25,502,912', '90.23%', '342,766,182 of 4,089,284,608')
+    """
+    title = budget.source if caption is None else caption
+    profile = budget.profile
+    if profile is None:
+        rows = [(name, f"{density:.4f}", f"{1 - density:.2%}") for name, density in budget.items()]
+        return Sheet(title, ("tensor", "density", "sparsity"), _cut(rows))
+    costs = {cost.name: cost for cost in profile}
+    rows_with_costs: list[Row] = []
+    for name, density in budget.items():
+        cost = costs.get(name)
+        if cost is None:
+            rows_with_costs.append((name, "-", "-", f"{1 - density:.2%}", "-"))
+            continue
+        kept = f"{round(density * cost.params):,} of {cost.params:,}"
+        macs = f"{round(density * cost.macs):,} of {cost.macs:,}" if profile.counted else "-"
+        rows_with_costs.append((name, _shape(cost.shape), kept, f"{1 - density:.2%}", macs))
+    columns = ("tensor", "shape", f"{noun(budget.units)} kept", "sparsity", "MACs left")
+    return Sheet(title, columns, _cut(rows_with_costs), _totals(budget, profile))
+
+
+def profile_sheet(profile: Profile, *, caption: str = "", units: str = WEIGHT) -> Sheet:
+    """What each tensor costs, and all of them; `units` as of a Budget.
+
+    Example:
+        >>> from softprune.budget.costs import Profile, TensorCost
+        >>> profile_sheet(Profile((TensorCost("fc.weight", (10, 8), 80),))).rows
+        (('fc.weight', '10x8', '80', '80'),)
+    """
+    counted = profile.counted
+    rows = [(t.name, _shape(t.shape), f"{t.params:,}", f"{t.macs:,}" if counted else "-") for t in profile]
+    totals: list[Row] = []
+    if profile.other_params or profile.other_macs or profile.pool_macs:
+        other = f"{profile.other_macs + profile.pool_macs:,}" if counted else "-"
+        totals.append(("everything else", "", f"{profile.other_params:,}", other))
+    totals.append(
+        ("all tensors", "", f"{profile.params:,}", f"{profile.macs - profile.other_macs:,}" if counted else "-")
+    )
+    return Sheet(caption, ("tensor", "shape", noun(units), "MACs"), _cut(rows), tuple(totals))
+
+
+def _totals(budget: Budget, profile: Profile) -> tuple[Row, ...]:
+    # A budget that was never validated may lack tensors; to show it must not fail.
+    if any(name not in budget for name in profile.names):
+        return ()
+    macs = f"{budget.macs():,} of {profile.total_macs():,}" if profile.counted else "-"
+    kept = f"{budget.params:,} of {profile.params:,}"
+    return (("all tensors", "", kept, f"{budget.overall:.2%}", macs),)
+
+
+def _cut(rows: Sequence[Row]) -> tuple[Row, ...]:
+    if len(rows) <= MOST_ROWS:
+        return tuple(rows)
+    half = MOST_ROWS // 2
+    gap = (f"... {len(rows) - 2 * half:,} more ...", *[""] * (len(rows[0]) - 1))
+    return (*rows[:half], gap, *rows[-half:])
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _html_row(cells: Row, tag: str) -> str:
+    left, right = 'style="text-align: left"', 'style="text-align: right"'
+    return "<tr>" + "".join(f"<{tag} {right if n else left}>{escape(c)}</{tag}>" for n, c in enumerate(cells)) + "</tr>"
+
+
+# Two budgets side by side. Needs no torch.
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One tensor in two budgets; its costs are None when neither budget has a profile."""
+
+    name: str
+    params: int | None
+    macs: int | None
+    density_a: float
+    density_b: float
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The sums of one budget: sparsity, weights kept, multiply-adds left (pools included, None if not counted)."""
+
+    overall: float
+    params: int
+    macs: int | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows in the order of the first budget, and the totals when there is a profile."""
+
+    rows: tuple[ComparisonRow, ...]
+    total_a: Totals | None
+    total_b: Totals | None
+
+
+def compare(a: Budget, b: Budget) -> Comparison:
+    """Set ``a`` beside ``b``; a budget without a profile is costed by the other's."""
+    if set(a) != set(b):
+        alone_a, alone_b = sorted(set(a) - set(b)), sorted(set(b) - set(a))
+        raise ValueError(
+            "budgets of different networks cannot be compared: "
+            f"only the first has {', '.join(alone_a) or 'nothing'}; "
+            f"only the second has {', '.join(alone_b) or 'nothing'}"
+        )
+    profile = a.profile or b.profile
+    if profile is None:
+        return Comparison(tuple(ComparisonRow(name, None, None, a[name], b[name]) for name in a), None, None)
+    a.validate(profile)
+    b.validate(profile)
+    costs = {t.name: (t.params, t.macs if profile.counted else None) for t in profile}
+    rows = tuple(ComparisonRow(n, *costs[n], a[n], b[n]) for n in a)
+    return Comparison(
+        rows,
+        _comparison_totals(a if a.profile else a.with_profile(profile)),
+        _comparison_totals(b if b.profile else b.with_profile(profile)),
+    )
+
+
+def _comparison_totals(budget: Budget) -> Totals:
+    counted = budget.profile is not None and budget.profile.counted
+    return Totals(budget.overall, budget.params, budget.macs() if counted else None)

@@ -1,1 +1,0 @@
-"""Goals: the total is prescribed and met to the weight, its distribution over the tensors is learnt."""

@@ -1,0 +1,232 @@
+"""bench: a network of a file or of the zoo in our engine and in others, as plain data."""
+
+from __future__ import annotations
+
+import json
+import platform
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softprune.deploy.bench.engines import EngineError, Job, Worker, opponents
+from softprune.deploy.bench.race import OURS, Burst, Race
+from softprune.deploy.format.spx import read_spx
+from softprune.records import BENCH_FORMAT, BENCH_VERSION, write_text
+
+ZOO = "zoo:"
+
+
+def zoo_name(where: str) -> str | None:
+    """The name behind ``zoo:``, or None for a file."""
+    return where.removeprefix(ZOO) if where.startswith(ZOO) else None
+
+
+def write_files(where: str, folder: Path, *, onnx: bool, size: int | None = None) -> tuple[str, str | None]:
+    """Write what the engines read.
+
+    Args:
+        where: a .spx file, or zoo:NAME.
+        folder: for the files that must be made.
+        onnx: whether an ONNX file is wanted.
+        size: pixels a side of the images of a network of the zoo.
+
+    Returns:
+        The paths of the .spx file and of the ONNX file.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if there is no such network, or the file is no valid one.
+    """
+    name, spx = zoo_name(where), where
+    if name is not None:
+        from softprune.deploy.export import export
+        from softprune.deploy.export.zoo import sparse_network, zoo_example
+
+        spx = str(export(sparse_network(name), folder / "network.spx", example=zoo_example(name, size=size)))
+    read_spx(spx)  # what is wrong with it is said before anything is made of it
+    if not onnx:
+        return spx, None
+    from softprune.deploy.export.onnx import spx_to_onnx
+
+    # From the file, not from the module: so it is the same network, and captured once.
+    return spx, str(spx_to_onnx(spx, folder / "network.onnx"))
+
+
+def input_shapes(spx: str, batch: int) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the inputs of a .spx file with a batch."""
+    inputs = read_spx(spx).graph.inputs.values()
+    return tuple(tuple(batch if n is None else n for n in shape) for shape in inputs)
+
+
+# Beyond this difference, relative to the largest number, two engines did not run the same network.
+SAME = 1e-3
+
+Progress = Callable[[str], object]
+
+
+def bench(
+    where: str,
+    *,
+    against: Sequence[str] | None = None,
+    batch: int = 1,
+    threads: int = 1,
+    bursts: int = 10,
+    seconds: float = 0.5,
+    size: int | None = None,
+    tune: bool = True,
+    layers: bool = True,
+    level: str | None = None,
+    progress: Progress = lambda text: None,
+) -> dict[str, Any]:
+    """Time a network in our engine and in others.
+
+    Args:
+        where: a .spx file; or "zoo:resnet50/str-90.23", made on the spot with random weights and the zeros of a
+            published budget; also "zoo:resnet50/uniform-80" and "zoo:resnet50/dense".
+        against: other engines: onnxruntime, openvino, torch; None takes those that can be used, () none.
+        batch: samples per call.
+        threads: threads of each engine.
+        bursts: bursts of each engine, in turns.
+        seconds: length of a burst.
+        size: pixels a side of the images, for a network of the zoo.
+        tune: whether our engine first measures the fastest way to compute each layer.
+        layers: whether to time every layer by itself too.
+        level: instruction set of our kernels, "avx512", "avx2" or "portable"; None takes the best.
+        progress: is told what happens.
+
+    Returns:
+        Plain data, as docs/engine.md lists it.
+
+    Raises:
+        ValueError: if a number is out of range, or there is no such network or engine.
+        ImportError: if an engine that was asked for is not installed.
+        OSError: if the file cannot be read, or an engine that was asked for cannot run it.
+
+    Example:
+        >>> bench("zoo:digits/uniform-80", against=(), bursts=1, seconds=0.01, tune=False)["network"]
+        'zoo:digits/uniform-80'
+    """
+    _check(where, batch=batch, threads=threads, bursts=bursts, seconds=seconds, size=size)
+    name = zoo_name(where)
+    names = opponents(against, module=name is not None)
+    with tempfile.TemporaryDirectory(prefix="softprune-bench-") as folder:
+        progress(f"preparing {where}")
+        spx, onnx = write_files(where, Path(folder), onnx=any(other != "torch" for other in names), size=size)
+        job = Job(spx, onnx, name, input_shapes(spx, batch), batch, threads, tune, layers, level)
+        result = contest(job, names, bursts=bursts, seconds=seconds, needed=against is not None, progress=progress)
+        return {
+            "format": BENCH_FORMAT,
+            "version": BENCH_VERSION,
+            "network": where,
+            "bytes": Path(spx).stat().st_size,
+            **result,
+        }
+
+
+def contest(
+    job: Job, others: Sequence[str], *, bursts: int, seconds: float, needed: bool, progress: Progress
+) -> dict[str, Any]:
+    """Let our engine and others take turns.
+
+    Args:
+        job: what they run.
+        others: names of the other engines.
+        bursts: bursts of each.
+        seconds: length of a burst.
+        needed: whether an engine that cannot run the network is an error; else it is left out.
+        progress: is told what happens.
+    """
+    facts: dict[str, dict[str, Any]] = {}
+    skipped: dict[str, str] = {}
+    with ExitStack() as stack:
+        workers = []
+        for engine in (OURS, *others):
+            progress(f"{engine}: loading" + (" and tuning" if engine == OURS and job.tune else ""))
+            worker = stack.enter_context(Worker(engine, job))
+            try:
+                facts[engine] = worker.start()
+                workers.append(worker)
+            except EngineError as error:
+                if needed or engine == OURS:
+                    raise
+                skipped[engine] = str(error)
+                progress(f"{engine} is left out: {error}")
+        found: dict[str, list[Burst]] = {worker.engine: [] for worker in workers}
+        for number in range(bursts):
+            progress(f"timing: round {number + 1} of {bursts}")
+            for worker in workers:
+                found[worker.engine].append(worker.burst(seconds))
+    return {**_summary(job, facts, Race(found)), "skipped": skipped}
+
+
+def _summary(job: Job, facts: Mapping[str, dict[str, Any]], race: Race) -> dict[str, Any]:
+    ours = facts[OURS]
+    standings = {engine: race.standing(engine) for engine in race.bursts}
+    others = [engine for engine in standings if engine != OURS]
+    own = standings[OURS].seconds
+    macs, roof = ours.get("macs"), ours.get("roofline")
+    share = None if macs is None or roof is None else 2e-9 * macs * job.batch / own / (roof["l2"] * job.threads)
+    return {
+        "machine": platform.platform(),
+        "processor": ours["processor"],
+        "level": ours["level"],
+        "batch": job.batch,
+        "threads": job.threads,
+        "tuned": job.tune,
+        "shapes": [list(shape) for shape in job.shapes],
+        "engines": {
+            engine: {
+                **asdict(standing),
+                "version": facts[engine].get("version"),
+                "difference": _difference(facts[engine]["output"], ours["output"]),
+            }
+            for engine, standing in standings.items()
+        },
+        "fastest other": min(others, key=lambda engine: standings[engine].seconds) if others else None,
+        "ratios": {engine: asdict(race.ratio(OURS, engine)) for engine in others},
+        "first start": ours["starts"][0],
+        "second start": ours["starts"][1],
+        "macs": macs,
+        "roofline": roof,
+        "share of the roofline": share,
+        "layers": ours.get("layers"),
+    }
+
+
+def _difference(theirs: Any, ours: Any) -> float | None:
+    """The largest difference of two results relative to the largest number; None if there is no such number."""
+    if theirs.shape != ours.shape or not (np.isfinite(theirs).all() and np.isfinite(ours).all()):
+        return None
+    return float(np.abs(theirs - ours).max(initial=0) / max(float(np.abs(ours).max(initial=0)), 1e-30))
+
+
+def _check(where: str, *, batch: int, threads: int, bursts: int, seconds: float, size: int | None) -> None:
+    for name, value, most in (("batch", batch, 4096), ("threads", threads, 256), ("bursts", bursts, 10_000)):
+        if not 1 <= value <= most:
+            raise ValueError(f"{name} is {value}, must be 1 to {most}")
+    if not 0 < seconds <= 600:
+        raise ValueError(f"seconds is {seconds:g}, must be above 0 and at most 600")
+    if size is not None and zoo_name(where) is None:
+        raise ValueError(f"size {size} is for networks of the zoo: {where} says itself how large its inputs are")
+
+
+def check_target(path: Path) -> None:
+    """Refuse a place where no file can be written, before minutes are spent.
+
+    Raises:
+        ValueError: if the folder is missing, or the path is a folder.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file, such as {path / 'bench.json'}")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent}: make it first")
+
+
+def write_bench(result: Mapping[str, Any], path: Path) -> Path:
+    """Write a result as JSON, whole or not at all."""
+    return write_text(path, json.dumps(result, indent=1, allow_nan=False) + "\n")

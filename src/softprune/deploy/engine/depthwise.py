@@ -1,0 +1,216 @@
+"""Depthwise convolutions: each channel by itself, read straight from the image."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.engine.conv import NONZERO, address, make_tiles, padded
+from softprune.deploy.engine.grid import Geometry, Grid, Halo
+from softprune.deploy.engine.library import Choice, Depthwise, Facts, Progress
+from softprune.deploy.format.storage import Weight
+
+Array = NDArray[np.float32]
+Longs = NDArray[np.int64]
+SPAN = np.dtype([("in", "<i4"), ("out", "<i4"), ("mask", "<u4")])
+# Tiles worth a measurement; the kernel has no larger ones.
+SIZES = (1, 2, 4, 6, 7, 8)
+# Masks of a layer, at most: taps times vectors.
+MAX_MASKS = 1 << 20
+
+
+def fits(geometry: Geometry, images: int, *, width: int) -> bool:
+    """Whether the kernel can do it: columns at most two apart, and tables of a bearable size."""
+    rows, columns = geometry.out
+    taps = geometry.kernel[0] * geometry.kernel[1]
+    return geometry.stride[1] <= 2 and taps * images * rows * -(-columns // width) <= MAX_MASKS
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The output pixel of each lane of each vector; `valid` lanes are stored."""
+
+    image: Longs
+    row: Longs
+    column: Longs
+    valid: NDArray[np.bool_]
+
+
+@dataclass
+class DepthwiseKernel:
+    """A depthwise convolution with everything that its kernel needs.
+
+    Attributes:
+        facts: of the instruction set.
+        threads: threads of the plan.
+        geometry: of the convolution.
+        grid: of the input, one plane per channel.
+        start: the input's first plane.
+        out: the output, columns side by side.
+        weight: (outputs, 1, rows, columns).
+        bias: one number per output.
+        bounds: what the result is cut to.
+    """
+
+    facts: Facts
+    threads: int
+    geometry: Geometry
+    grid: Grid
+    start: Array
+    out: Array
+    weight: Weight
+    bias: Array
+    bounds: tuple[float, float]
+
+    @cached_property
+    def nonzeros(self) -> int:
+        """Weights that are not zero."""
+        return self.weight.count()
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds on nonzeros."""
+        return self.nonzeros * self.out.shape[0] * self.out.shape[2] * self.out.shape[3]
+
+    def default(self) -> Choice:
+        """A good choice without a measurement."""
+        return self._choice(min(SIZES[-1], len(self._spans)))[0]
+
+    def choices(self) -> list[Choice]:
+        """All choices worth a measurement."""
+        return [choice for size in SIZES if size <= len(self._spans) for choice in self._choice(size)]
+
+    def _choice(self, vectors: int) -> list[Choice]:
+        plain = Choice("depthwise", vectors)
+        if self.threads == 1:
+            return [plain]
+        shared = Choice("depthwise", vectors, by_channel=True)
+        return [shared, plain] if self.out.shape[1] >= 4 * self.threads else [plain, shared]
+
+    def keep_only(self, choice: Choice) -> None:
+        """All choices share their tables."""
+
+    @cached_property
+    def _flat(self) -> bool:
+        """Whether input and output positions are the same and whole vectors can be stored."""
+        same = self.geometry.stride == (1, 1) and self.geometry.out == self.geometry.size
+        alike = (self.grid.image, self.grid.pitch) == (self.out.strides[0] // 4, self.out.strides[2] // 4)
+        return same and alike and self.grid.halo == Halo() and padded(self.out)
+
+    @cached_property
+    def _lanes(self) -> Lanes:
+        images, _, rows, columns = self.out.shape
+        width = self.facts.width
+        if self._flat:
+            place = np.arange(-(-images * rows * columns // width) * width).reshape(-1, width)
+            image, rest = np.divmod(place, rows * columns)
+            return Lanes(image, *np.divmod(rest, columns), image < images)
+        pieces = -(-columns // width)
+        image, rest = np.divmod(np.arange(images * rows * pieces)[:, None], rows * pieces)
+        row, piece = np.divmod(rest, pieces)
+        column = piece * width + np.arange(width)
+        spread = [np.broadcast_to(axis, column.shape) for axis in (image, row)]
+        return Lanes(spread[0], spread[1], column, column < columns)
+
+    @cached_property
+    def _spans(self) -> NDArray[np.void]:
+        lanes, (down, across) = self._lanes, self.geometry.stride
+        image, row, column = lanes.image[:, 0], lanes.row[:, 0], lanes.column[:, 0]
+        spans = np.zeros(len(image), SPAN)
+        top = self.grid.halo.top * self.grid.pitch
+        place = top + image * self.grid.image + row * down * self.grid.pitch + column * across
+        self._check(int(place.max()))
+        spans["in"] = place
+        steps = [step // 4 for step in self.out.strides]
+        spans["out"] = image * steps[0] + row * steps[2] + column
+        spans["mask"] = _bits(lanes.valid, 1)
+        return spans
+
+    @cached_property
+    def _taps(self) -> tuple[NDArray[np.int32], NDArray[np.uint32]]:
+        """Of each tap of the kernel, how far it lies from the output position, and which lanes it has pixels for."""
+        geometry, lanes = self.geometry, self._lanes
+        (down, across), (height, width) = geometry.stride, geometry.size
+        reach, masks = [], []
+        for ky in range(geometry.kernel[0]):
+            for kx in range(geometry.kernel[1]):
+                y = ky * geometry.dilation[0] - geometry.padding[0]
+                x = kx * geometry.dilation[1] - geometry.padding[1]
+                row, column = lanes.row * down + y, lanes.column * across + x
+                inside = lanes.valid & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+                reach.append(y * self.grid.pitch + x)
+                masks.append(_bits(inside, across))
+        self._check(max(map(abs, reach)))
+        return np.array(reach, np.int32), np.stack(masks)
+
+    def _check(self, distance: int) -> None:
+        """Padding and dilation may reach far outside of the image; distances must fit into the kernel's tables."""
+        limit = np.iinfo(np.int32).max
+        if distance > limit:
+            padding, dilation = self.geometry.padding, self.geometry.dilation
+            raise ValueError(
+                f"a depthwise convolution with padding {padding} and dilation {dilation} reaches {distance} places "
+                f"far in rows of {self.grid.pitch}, at most {limit} are possible: reduce them"
+            )
+
+    @cached_property
+    def _stream(self) -> tuple[NDArray[np.void], NDArray[np.int32]]:
+        """The nonzeros of each output channel with the numbers of their taps."""
+        places, values = self.weight.nonzeros()
+        channel, tap = np.divmod(places, self.weight.shape[2] * self.weight.shape[3])
+        stream = np.empty(len(places), NONZERO)
+        stream["offset"], stream["value"] = tap, values
+        counts = np.bincount(channel, minlength=self.weight.shape[0])
+        return stream, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+    def _tiles(self, choice: Choice) -> NDArray[np.void]:
+        return make_tiles(np.arange(len(self._spans)), choice.vectors, width=self.facts.width)
+
+    def record(self, choice: Choice) -> tuple[ctypes.Structure, list[Any]]:
+        """The record of the kernel, and what must stay alive with it."""
+        tiles, spans = self._tiles(choice), self._spans
+        (stream, start), (reach, masks) = self._stream, self._taps
+        tables = [tiles, spans, stream, start, reach, masks]
+        record = Depthwise(
+            address(self.start),
+            *(address(table) for table in tables),
+            address(self.out),
+            address(self.bias),
+            self.grid.plane,
+            self.out.strides[1] // 4,
+            len(spans),
+            len(tiles),
+            self.out.shape[1],
+            self.out.shape[1] // self.grid.channels,
+            self.geometry.stride[1],
+            int(self._flat),
+            int(choice.by_channel),
+            *self.bounds,
+        )
+        return record, [*tables, self.start, self.out, self.bias]
+
+    def progress(self, choice: Choice) -> Progress:
+        """How far it is after each tile."""
+        lanes, tiles = self._lanes, self._tiles(choice)
+        images, _, rows, _ = self.out.shape
+        height = self.geometry.size[0]
+        first = tiles["vector"]
+        begun = lanes.image[first, 0] * rows + lanes.row[first, 0]
+        done = np.append(begun[1:], images * rows)
+        # Lanes behind the last pixel belong to no image.
+        last = np.minimum(lanes.image * rows + lanes.row, images * rows - 1)[first + tiles["count"] - 1, -1]
+        image, row = np.divmod(last, rows)
+        reach = (self.geometry.kernel[0] - 1) * self.geometry.dilation[0] - self.geometry.padding[0]
+        needed = image * height + np.clip(row * self.geometry.stride[0] + reach + 1, 0, height)
+        return Progress(done, np.maximum.accumulate(needed))
+
+
+def _bits(lanes: NDArray[np.bool_], step: int) -> NDArray[np.uint32]:
+    """One mask per vector: bit l * step for lane l."""
+    places = np.arange(lanes.shape[1], dtype=np.uint32) * np.uint32(step)
+    return (lanes.astype(np.uint32) << places).sum(axis=1, dtype=np.uint32)

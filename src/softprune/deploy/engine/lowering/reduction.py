@@ -1,0 +1,172 @@
+"""Means, softmax and layer norms; pooling and resizing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.engine.builder import Array, Builder
+from softprune.deploy.engine.library import Pool, Reduce, Resize
+from softprune.deploy.engine.lowering.elementwise import copy
+from softprune.deploy.format.graph import Op
+from softprune.deploy.format.storage import product
+
+MEAN, SOFTMAX, LAYER_NORM = range(3)
+
+
+def _record(b: Builder, kind: int, out: Array, source: Array, axes: list[int]) -> Reduce:
+    """The record with outer axes and reduced axes apart; both arrays have the same number of axes."""
+    outer = [a for a in range(source.ndim) if a not in axes]
+    record = Reduce(kind=kind, dims=len(outer), inner_dims=len(axes))
+    record.out, record.input = b.arena.base(out), b.arena.base(source)
+    for i, axis in enumerate(outer):
+        record.shape[i] = source.shape[axis]
+        record.out_stride[i], record.in_stride[i] = out.strides[axis] // 4, source.strides[axis] // 4
+    for i, axis in enumerate(axes):
+        record.inner[i] = source.shape[axis]
+        record.inner_stride[i], record.inner_out_stride[i] = source.strides[axis] // 4, out.strides[axis] // 4
+    return record
+
+
+def lower_mean(b: Builder, op: Op) -> None:
+    """The mean over some axes."""
+    add_mean(b, op, op.fields["axes"], keepdim=op.fields["keepdim"])
+
+
+def add_mean(b: Builder, op: Op, axes: list[int], *, keepdim: bool) -> None:
+    """Append a mean; the reduced axis with the smallest stride comes last."""
+    source = b.arrays[op.inputs[0]]
+    out = b.new(op.output)
+    if not out.size:
+        return
+    inner = sorted((a % source.ndim for a in axes), key=lambda a: -source.strides[a])
+    wide = out if keepdim else np.expand_dims(out, sorted(inner))
+    record = _record(b, MEAN, wide, source, inner)
+    _merge_inner(record)
+    b.program.add(op.path, "mean", record, [], cost=source.size)
+
+
+def _merge_inner(record: Reduce) -> None:
+    """Merge reduced axes that lie in memory like one, so that rows are long."""
+    while record.inner_dims > 1:
+        last = record.inner_dims - 1
+        if record.inner_stride[last - 1] != record.inner[last] * record.inner_stride[last]:
+            return
+        record.inner[last - 1] *= record.inner[last]
+        record.inner_stride[last - 1] = record.inner_stride[last]
+        record.inner_dims = last
+
+
+def add_softmax(b: Builder, path: str, out: Array, source: Array, axis: int) -> None:
+    """Append a softmax."""
+    if out.size:
+        b.program.add(path, "softmax", _record(b, SOFTMAX, out, source, [axis % source.ndim]), [])
+
+
+def lower_softmax(b: Builder, op: Op) -> None:
+    """exp(x) over its sum along one axis."""
+    source = b.arrays[op.inputs[0]]
+    add_softmax(b, op.path, b.new(op.output), source, op.fields["axis"])
+
+
+def lower_layer_norm(b: Builder, op: Op) -> None:
+    """(x - mean) / sqrt(variance + eps) over the last axes."""
+    source = b.arrays[op.inputs[0]]
+    out = b.arena.contiguous(b.shapes[op.output])
+    b.arrays[op.output] = out
+    if not out.size:
+        return
+    count = len(op.fields["axes"])
+    inner = product(source.shape[source.ndim - count :])
+    shape = (*source.shape[: source.ndim - count], inner)
+    if not source[0:1].flags.c_contiguous or not source.flags.c_contiguous:
+        mine = b.temporary(source.shape)
+        copy(b, op.path, mine, source)
+        source = mine
+    target = out.reshape(shape)
+    record = _record(b, LAYER_NORM, target, source.reshape(shape), [len(shape) - 1])
+    record.epsilon = op.fields["eps"]
+    keep = []
+    for field in ("weight", "bias"):
+        if op.fields.get(field) is not None:
+            values = b.vector(op.fields[field], inner)
+            setattr(record, field, values.ctypes.data)
+            keep.append(values)
+    b.program.add(op.path, "layer_norm", record, keep)
+
+
+MAX, AVERAGE, ADAPTIVE = range(3)
+
+
+def lower_pool(b: Builder, op: Op) -> None:
+    """Maximum or average over windows."""
+    fields = op.fields
+    dilation = fields.get("dilation", (1, 1))
+    kind = MAX if op.kind == "max_pool2d" else AVERAGE
+    sizes = (*fields["kernel"], *fields["stride"], *fields["padding"], *dilation)
+    _add_pool(b, op, kind, sizes, include_pad=bool(fields.get("count_include_pad")))
+
+
+def lower_adaptive(b: Builder, op: Op) -> None:
+    """Averages over windows that divide the image; one window is a mean."""
+    if tuple(op.fields["size"]) == (1, 1):
+        add_mean(b, op, [2, 3], keepdim=True)
+    else:
+        _add_pool(b, op, ADAPTIVE, (1,) * 8, include_pad=False)
+
+
+def _add_pool(b: Builder, op: Op, kind: int, sizes: tuple[int, ...], *, include_pad: bool) -> None:
+    source, out = b.arrays[op.inputs[0]], b.new(op.output)
+    if not out.size:
+        return
+    numbers = (*source.shape, *out.shape[2:], *sizes, kind, int(include_pad))
+    record = Pool(b.arena.base(out), b.arena.base(source), _strides(out), _strides(source), *numbers)
+    b.program.add(op.path, op.kind, record, [])
+
+
+def _strides(array: Array) -> tuple[int, int, int, int]:
+    n, c, h, w = (s // 4 for s in array.strides)
+    return n, c, h, w
+
+
+def lower_resize(b: Builder, op: Op) -> None:
+    """Nearest or bilinear interpolation with one table per axis."""
+    source, out = b.arrays[op.inputs[0]], b.new(op.output)
+    if not out.size:
+        return
+    tables = []
+    for axis in (0, 1):
+        before, after = source.shape[axis + 2], out.shape[axis + 2]
+        scale = op.fields.get("scale")
+        ratio = before / after if scale is None else 1.0 / scale[axis]
+        if op.fields["mode"] == "nearest":
+            tables.append(_nearest(before, after, ratio))
+        else:
+            tables.append(_bilinear(before, after, ratio, corners=bool(op.fields.get("align_corners"))))
+    (y0, y1, wy), (x0, x1, wx) = tables
+    arrays = (y0, y1, x0, x1, wy, wx)
+    record = Resize(b.arena.base(out), b.arena.base(source), _strides(out), _strides(source))
+    for name, array in zip(("y0", "y1", "x0", "x1", "wy", "wx"), arrays, strict=True):
+        setattr(record, name, array.ctypes.data)
+    record.images, record.channels, record.out_height, record.out_width = out.shape
+    b.program.add(op.path, "resize", record, list(arrays))
+
+
+Table = tuple[NDArray[np.int32], NDArray[np.int32], Array]
+
+
+def _nearest(before: int, after: int, ratio: float) -> Table:
+    # Single precision decides which pixel is nearest where a place falls between two.
+    places = np.floor(np.arange(after, dtype=np.float32) * np.float32(ratio)).astype(np.int64)
+    index = np.minimum(places, before - 1).astype(np.int32)
+    return index, index, np.zeros(after, np.float32)
+
+
+def _bilinear(before: int, after: int, ratio: float, *, corners: bool) -> Table:
+    steps = np.arange(after, dtype=np.float32)
+    if corners:
+        places = steps * np.float32((before - 1) / (after - 1) if after > 1 else 0.0)
+    else:
+        places = np.maximum((steps + np.float32(0.5)) * np.float32(ratio) - np.float32(0.5), np.float32(0))
+    low = np.minimum(places.astype(np.int32), before - 1)
+    return low, np.minimum(low + 1, before - 1), np.clip(places - low, 0, 1).astype(np.float32)

@@ -1,0 +1,142 @@
+"""Planning: a program for one batch size from a checked model."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softprune.deploy.engine.arena import Arena
+from softprune.deploy.engine.builder import Builder
+from softprune.deploy.engine.conv import ConvKernel, Scratch
+from softprune.deploy.engine.depthwise import DepthwiseKernel
+from softprune.deploy.engine.grid import Geometry, Grid
+from softprune.deploy.engine.library import Clear, Library
+from softprune.deploy.engine.lowering import LOWERING, elementwise
+from softprune.deploy.engine.plan import Step, chains
+from softprune.deploy.format.graph import Graph
+from softprune.deploy.format.ops import infer
+from softprune.deploy.format.spx import Model
+
+Array = NDArray[np.float32]
+
+
+class HaloClearing:
+    """Steps that write the zeros around images anew, before the first use of a buffer that held something else."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._begin = 0
+        # Step, buffer, grid, filling.
+        self._noted: list[tuple[int, Array, Grid, Geometry | None]] = []
+
+    def note(self) -> None:
+        """An operation, or a chain of them, has been lowered: its grids are cleared before its first step.
+
+        Nothing is given back inside of a chain, so what it uses was free when it began.
+        """
+        grids = self._builder.arena.grids
+        self._noted += [(self._begin, *entry) for entry in grids[len(self._noted) :]]
+        self._begin = len(self._builder.program.steps)
+
+    def insert(self) -> list[int]:
+        """Add the steps that are needed; where each old step is now."""
+        steps, arena = self._builder.program.steps, self._builder.arena
+        before: dict[int, list[Step]] = {}
+        for place, buffer, grid, filling in self._noted:
+            # A buffer that never holds anything else stays zero where it was zero when it was made.
+            if arena.shared(buffer):
+                before.setdefault(place, []).append(_step(buffer, grid, filling))
+        merged: list[Step] = []
+        moved = []
+        for place, step in enumerate(steps):
+            merged += before.get(place, [])
+            moved.append(len(merged))
+            merged.append(step)
+        steps[:] = merged
+        return moved
+
+
+def _step(buffer: Array, grid: Grid, filling: Geometry | None) -> Step:
+    rows = [_written(grid, filling, plane) for plane in range(grid.planes)]
+    written = np.array(rows, np.int32)
+    sizes = (grid.margin, grid.plane, grid.image, grid.pitch, grid.channels, grid.planes, grid.images)
+    record = Clear(buffer.ctypes.data, written.ctypes.data, *sizes)
+    return Step("", "halo", record, [written, buffer])
+
+
+def _written(grid: Grid, filling: Geometry | None, plane: int) -> tuple[int, int, int, int]:
+    """First and last row and column that are written."""
+    if filling is None:
+        return grid.halo.top, grid.halo.top + grid.height, 0, grid.width
+    rows, columns, _, _ = filling.source(filling.phases[plane])
+    return grid.halo.top + rows.start, grid.halo.top + rows.stop, columns.start, columns.stop
+
+
+def build(model: Model, library: Library, *, batch: int, threads: int) -> Builder:
+    """Lower every operation; inputs are the first slots, outputs the following ones.
+
+    Raises:
+        ValueError: if shapes do not fit together or are too large.
+        MemoryError: if there is no room for the buffers.
+    """
+    graph = model.graph
+    shapes = infer(graph, model.weights, batch)
+    builder = Builder(library, threads, graph, model.weights, shapes, Arena(library), Scratch(library))
+    builder.collect_halos()
+    for number, name in enumerate(graph.inputs):
+        builder.arrays[name] = builder.arena.slot(number, shapes[name])
+    last = _last_reads(graph)
+    found = chains(graph, [builder.reads_producer(op) for op in graph.ops])
+    inner = {place for chain in found for place in chain[:-1]}
+    begins: dict[int, int] = {}
+    pending: set[str] = set()
+    halos = HaloClearing(builder)
+    for place, op in enumerate(graph.ops):
+        LOWERING[op.kind](builder, op)
+        begins[place] = len(builder.program.steps) - 1
+        pending |= {*op.reads, op.output}
+        # In a wavefront the first convolution still reads its input while the last one writes its output.
+        if place not in inner:
+            halos.note()
+            builder.end_op()
+            _release(builder, pending, last, place)
+            pending = set()
+    moved = halos.insert()
+    _mark_chains(builder, found, {place: moved[step] if step >= 0 else -1 for place, step in begins.items()})
+    for number, name in enumerate(graph.outputs):
+        slot = builder.arena.slot(len(graph.inputs) + number, shapes[name])
+        elementwise.copy(builder, "", slot, builder.arrays[name], "output")
+    return builder
+
+
+def _mark_chains(builder: Builder, found: list[range], ends: dict[int, int]) -> None:
+    """Tell the program which of its steps form chains: those with nothing in between."""
+    for chain in found:
+        steps = range(ends[chain.start], ends[chain.stop - 1] + 1)
+        if len(steps) != len(chain):
+            continue
+        if all(isinstance(builder.program.steps[i].kernel, ConvKernel | DepthwiseKernel) for i in steps):
+            builder.program.chains.append(steps)
+
+
+def _last_reads(graph: Graph) -> dict[str, int]:
+    """The last operation that reads each value; outputs are read at the end."""
+    last = {op.output: place for place, op in enumerate(graph.ops)}
+    for place, op in enumerate(graph.ops):
+        last.update(dict.fromkeys(op.reads, place))
+    last.update(dict.fromkeys(graph.outputs, len(graph.ops)))
+    return last
+
+
+def _release(builder: Builder, names: set[str], last: dict[str, int], place: int) -> None:
+    """Give back the buffers of values that nobody will read; several values may share one."""
+    dead = [name for name in names if last[name] <= place and name in builder.arrays]
+    arrays = [builder.arrays.pop(name) for name in dead]
+    for array in arrays:
+        if not array.size:
+            continue
+        buffer = builder.arena.owner(array)
+        if not any(other.size and builder.arena.owner(other) is buffer for other in builder.arrays.values()):
+            builder.arena.release(array)
+    for name in dead:
+        builder.grids.pop(name, None)

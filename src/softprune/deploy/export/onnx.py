@@ -1,0 +1,396 @@
+"""ONNX files, with dense or sparse weights, from a module or from a .spx file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from softprune.deploy.export.exporting import to_graph
+from softprune.deploy.format.graph import Array, Graph, Op
+from softprune.deploy.format.ops import OPERATIONS, infer
+from softprune.deploy.format.spx import Model, read_spx
+from softprune.records import write_whole
+from softprune.structure.program import Example
+
+
+class Nodes:
+    """Nodes and constants while they are made.
+
+    Args:
+        graph: of the format.
+        make: the module onnx.helper.
+    """
+
+    def __init__(self, graph: Graph, make: Any) -> None:
+        self.graph = graph
+        self.made: list[Any] = []
+        self.constants: dict[str, NDArray[Any]] = {}
+        self._make = make
+
+    def node(self, kind: str, inputs: Sequence[str], output: str | None = None, **attributes: Any) -> str:
+        """Add a node; its output gets a name of its own if none is given."""
+        name = output or f"n{len(self.made)}"
+        self.made.append(self._make.make_node(kind, list(inputs), [name], **attributes))
+        return name
+
+    def constant(self, array: NDArray[Any] | Sequence[int] | float) -> str:
+        """Add an array; whole numbers are int64, others float32."""
+        content = np.asarray(array)
+        content = content.astype(np.int64 if content.dtype.kind in "iu" else np.float32)
+        name = f"c{len(self.constants)}"
+        self.constants[name] = content
+        return name
+
+    def weight(self, op: Op, field: str, shape: Sequence[int] | None = None) -> str:
+        """A weight of an operation, in its own or another shape."""
+        name = op.fields[field]
+        array = self.graph.weights[name]
+        if shape is None or tuple(shape) == array.shape:
+            self.constants[name] = array
+            return str(name)
+        return self.constant(array.reshape(shape))
+
+
+def _activate(nodes: Nodes, kind: str, x: str, output: str | None, *, approximate: str = "none") -> str:
+    plain = {"relu": "Relu", "hardswish": "HardSwish", "sigmoid": "Sigmoid", "tanh": "Tanh", "mish": "Mish"}
+    plain["identity"] = "Identity"
+    if kind in plain:
+        return nodes.node(plain[kind], [x], output)
+    if kind == "relu6":
+        return nodes.node("Clip", [x, nodes.constant(0.0), nodes.constant(6.0)], output)
+    if kind == "silu":
+        return nodes.node("Mul", [x, nodes.node("Sigmoid", [x])], output)
+    if kind == "hardsigmoid":
+        return nodes.node("HardSigmoid", [x], output, alpha=1 / 6, beta=0.5)
+    return nodes.node("Gelu", [x], output, approximate=approximate)
+
+
+def _activation(nodes: Nodes, op: Op) -> None:
+    _activate(nodes, op.kind, op.inputs[0], op.output, approximate=op.fields.get("approximate", "none"))
+
+
+def _elu(nodes: Nodes, op: Op) -> None:
+    nodes.node("Elu", op.inputs, op.output, alpha=float(op.fields["alpha"]))
+
+
+def _softplus(nodes: Nodes, op: Op) -> None:
+    """ONNX has neither beta nor threshold."""
+    beta = float(op.fields["beta"])
+    steep = nodes.node("Mul", [op.inputs[0], nodes.constant(beta)])
+    smooth = nodes.node("Div", [nodes.node("Softplus", [steep]), nodes.constant(beta)])
+    above = nodes.node("Greater", [steep, nodes.constant(float(op.fields["threshold"]))])
+    nodes.node("Where", [above, op.inputs[0], smooth], op.output)
+
+
+def _pad(nodes: Nodes, op: Op) -> None:
+    top, bottom, left, right = op.fields["padding"]
+    mode = {"reflect": "reflect", "circular": "wrap", "replicate": "edge"}[op.fields["mode"]]
+    pads = nodes.constant([0, 0, top, left, 0, 0, bottom, right])
+    nodes.node("Pad", [op.inputs[0], pads], op.output, mode=mode)
+
+
+def _finish(nodes: Nodes, op: Op, x: str) -> None:
+    """The residual and the activation of a layer."""
+    if op.fields["residual"] is not None:
+        x = nodes.node("Add", [x, op.fields["residual"]])
+    _activate(nodes, op.fields["activation"] or "identity", x, op.output)
+
+
+def _conv(nodes: Nodes, op: Op) -> None:
+    inputs = [op.inputs[0], nodes.weight(op, "weight")]
+    if op.fields["bias"] is not None:
+        inputs.append(nodes.weight(op, "bias"))
+    more = {"output_padding": op.fields["output_padding"]} if op.kind == "conv_transpose2d" else {}
+    kind = "ConvTranspose" if more else "Conv"
+    fields = op.fields
+    x = nodes.node(
+        kind,
+        inputs,
+        strides=fields["stride"],
+        pads=[*fields["padding"], *fields["padding"]],
+        dilations=fields["dilation"],
+        group=fields["groups"],
+        kernel_shape=list(nodes.graph.weights[fields["weight"]].shape[2:]),
+        **more,
+    )
+    _finish(nodes, op, x)
+
+
+def _linear(nodes: Nodes, op: Op) -> None:
+    x = op.inputs[0]
+    if len(nodes.graph.shapes[x]) == 2:
+        bias = [nodes.weight(op, "bias")] if op.fields["bias"] is not None else []
+        _finish(nodes, op, nodes.node("Gemm", [x, nodes.weight(op, "weight"), *bias], transB=1))
+        return
+    turned = nodes.constant(np.ascontiguousarray(nodes.graph.weights[op.fields["weight"]].T))
+    x = nodes.node("MatMul", [x, turned])
+    if op.fields["bias"] is not None:
+        x = nodes.node("Add", [x, nodes.weight(op, "bias")])
+    _finish(nodes, op, x)
+
+
+def _pool(nodes: Nodes, op: Op) -> None:
+    fields = op.fields
+    own = {"dilations": fields["dilation"]} if op.kind == "max_pool2d" else {}
+    if op.kind == "avg_pool2d":
+        own = {"count_include_pad": int(fields["count_include_pad"])}
+    nodes.node(
+        "MaxPool" if op.kind == "max_pool2d" else "AveragePool",
+        op.inputs,
+        op.output,
+        kernel_shape=fields["kernel"],
+        strides=fields["stride"],
+        pads=[*fields["padding"], *fields["padding"]],
+        ceil_mode=int(fields["ceil_mode"]),
+        **own,
+    )
+
+
+def _adaptive(nodes: Nodes, op: Op) -> None:
+    """Means as products with matrices that hold the windows, because windows may differ in size."""
+    before = nodes.graph.shapes[op.inputs[0]][2:]
+    rows, columns = (_windows(int(size), part) for size, part in zip(before, op.fields["size"], strict=True))
+    across = nodes.node("MatMul", [op.inputs[0], nodes.constant(columns.T)])
+    nodes.node("MatMul", [nodes.constant(rows), across], op.output)
+
+
+def _windows(size: int, parts: int) -> NDArray[np.float32]:
+    windows = np.zeros((parts, size), np.float32)
+    for i in range(parts):
+        first, last = i * size // parts, -(-(i + 1) * size // parts)
+        windows[i, first:last] = 1 / (last - first)
+    return windows
+
+
+def _mean(nodes: Nodes, op: Op) -> None:
+    axes = nodes.constant(op.fields["axes"])
+    nodes.node("ReduceMean", [op.inputs[0], axes], op.output, keepdims=int(op.fields["keepdim"]))
+
+
+def _binary(nodes: Nodes, op: Op) -> None:
+    other = op.inputs[1] if len(op.inputs) == 2 else nodes.constant(float(op.fields["value"]))
+    nodes.node(op.kind.capitalize(), [op.inputs[0], other], op.output)
+
+
+def _scale_shift(nodes: Nodes, op: Op) -> None:
+    shape = (-1,) + (1,) * (len(nodes.graph.shapes[op.inputs[0]]) - 2)
+    scaled = nodes.node("Mul", [op.inputs[0], nodes.weight(op, "scale", shape)])
+    nodes.node("Add", [scaled, nodes.weight(op, "shift", shape)], op.output)
+
+
+def _layer_norm(nodes: Nodes, op: Op) -> None:
+    shape = nodes.graph.shapes[op.inputs[0]]
+    inside = [int(shape[axis]) for axis in op.fields["axes"]]
+    weights = [nodes.weight(op, field, inside) for field in ("weight", "bias")]
+    nodes.node(
+        "LayerNormalization", [op.inputs[0], *weights], op.output, axis=min(op.fields["axes"]), epsilon=op.fields["eps"]
+    )
+
+
+def _attention(nodes: Nodes, op: Op) -> None:
+    query, key, value = op.inputs
+    axes = len(nodes.graph.shapes[key])
+    turned = nodes.node("Transpose", [key], perm=[*range(axes - 2), axes - 1, axes - 2])
+    scores = nodes.node("Mul", [nodes.node("MatMul", [query, turned]), nodes.constant(float(op.fields["scale"]))])
+    if op.fields["mask"] is not None:
+        scores = nodes.node("Add", [scores, nodes.weight(op, "mask")])
+    nodes.node("MatMul", [nodes.node("Softmax", [scores], axis=-1), value], op.output)
+
+
+def _reshape(nodes: Nodes, op: Op) -> None:
+    sizes = op.fields["shape"]
+    if sum(size in (None, -1) for size in sizes) <= 1:
+        shape = nodes.constant([-1 if size is None else size for size in sizes])
+    else:
+        # Two sizes are open: the batch is read from the first input.
+        whole = nodes.node("SymbolicShape", [next(iter(nodes.graph.inputs))], start=0, end=1)
+        parts = [whole if size is None else nodes.constant([size]) for size in sizes]
+        shape = nodes.node("Concat", parts, axis=0)
+    nodes.node("Reshape", [op.inputs[0], shape], op.output)
+
+
+def _slice(nodes: Nodes, op: Op) -> None:
+    numbers = [nodes.constant([op.fields[key]]) for key in ("start", "stop", "axis", "step")]
+    nodes.node("Slice", [op.inputs[0], *numbers], op.output)
+
+
+def _resize(nodes: Nodes, op: Op) -> None:
+    fields = op.fields
+    if fields.get("size") is not None:
+        target = ["", "", nodes.constant(fields["size"])]
+    else:
+        target = ["", nodes.constant(np.asarray(fields["scale"], np.float32))]
+    if fields["mode"] == "nearest":
+        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    else:
+        corners = "align_corners" if fields["align_corners"] else "half_pixel"
+        how = {"mode": "linear", "coordinate_transformation_mode": corners}
+    nodes.node("Resize", [op.inputs[0], *target], op.output, axes=[2, 3], **how)
+
+
+NODES: dict[str, Callable[[Nodes, Op], None]] = {
+    "conv2d": _conv,
+    "conv_transpose2d": _conv,
+    "linear": _linear,
+    "max_pool2d": _pool,
+    "avg_pool2d": _pool,
+    "adaptive_avg_pool2d": _adaptive,
+    "mean": _mean,
+    "add": _binary,
+    "mul": _binary,
+    "scale_shift": _scale_shift,
+    "layer_norm": _layer_norm,
+    "attention": _attention,
+    "reshape": _reshape,
+    "slice": _slice,
+    "pad": _pad,
+    "elu": _elu,
+    "softplus": _softplus,
+    "resize": _resize,
+    "softmax": lambda nodes, op: _plain(nodes, op, "Softmax", axis=op.fields["axis"]),
+    "concat": lambda nodes, op: _plain(nodes, op, "Concat", axis=op.fields["axis"]),
+    "permute": lambda nodes, op: _plain(nodes, op, "Transpose", perm=op.fields["axes"]),
+    "matmul": lambda nodes, op: _plain(nodes, op, "MatMul"),
+    "constant": lambda nodes, op: _constant(nodes, op),
+    **dict.fromkeys(
+        ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "sigmoid", "tanh", "mish", "identity"),
+        _activation,
+    ),
+}
+
+
+def _plain(nodes: Nodes, op: Op, kind: str, **attributes: Any) -> None:
+    nodes.node(kind, op.inputs, op.output, **attributes)
+
+
+def _constant(nodes: Nodes, op: Op) -> None:
+    nodes.node("Identity", [nodes.weight(op, "weight")], op.output)
+
+
+OPSET = 20  # the first with Gelu
+IR_VERSION = 9
+# A sparse value takes its place in 8 bytes beside its own 4.
+SPARSE_BELOW = 1 / 3
+
+
+def export_onnx(module: nn.Module, path: str | os.PathLike[str], *, example: Example, sparse: bool = False) -> Path:
+    """Write an ONNX file with norms folded and a batch of any size.
+
+    Args:
+        module: plain; left as it was.
+        path: of the file; an existing one is replaced as a whole.
+        example: one input or a tuple of them, float32.
+        sparse: store weights with less than a third of nonzeros as sparse initializers: a smaller file, that not every
+            runtime reads.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: if the package onnx is missing.
+        ValueError: as `export`.
+    """
+    target = Path(path)
+    if target.suffix != ".onnx":
+        raise ValueError(f"the file must end in .onnx, got {target.name!r}")
+    onnx = require_onnx()
+    model = to_onnx(onnx, to_graph(module, example), sparse=sparse)
+    onnx.checker.check_model(model)
+    write_whole(target, lambda part: part.write_bytes(model.SerializeToString(deterministic=True)))
+    return target
+
+
+def require_onnx() -> Any:
+    """The package onnx, or an error that says how to install it."""
+    try:
+        return import_module("onnx")
+    except ImportError as error:
+        raise ImportError("ONNX files need the package onnx: pip install 'softprune[onnx]'") from error
+
+
+def to_onnx(onnx: Any, graph: Graph, *, sparse: bool) -> Any:
+    """The graph as an ONNX model."""
+    nodes = Nodes(graph, onnx.helper)
+    for op in graph.ops:
+        NODES[op.kind](nodes, op)
+    make, floats = onnx.helper, onnx.TensorProto.FLOAT
+    inputs = [make.make_tensor_value_info(name, floats, ["batch", *shape[1:]]) for name, shape in graph.inputs.items()]
+    outputs = [
+        make.make_tensor_value_info(name, floats, [n if isinstance(n, int) else None for n in graph.shapes[name]])
+        for name in graph.outputs
+    ]
+    body = make.make_graph(nodes.made, "softprune", inputs, outputs)
+    for name, array in nodes.constants.items():
+        thin = sparse and array.ndim > 1 and np.count_nonzero(array) < SPARSE_BELOW * array.size
+        if thin:
+            body.sparse_initializer.append(_sparse(onnx, name, array))
+        else:
+            body.initializer.append(onnx.numpy_helper.from_array(array, name))
+    model = make.make_model(body, opset_imports=[make.make_opsetid("", OPSET)], producer_name="softprune")
+    model.ir_version = IR_VERSION
+    return model
+
+
+def _sparse(onnx: Any, name: str, array: Array) -> Any:
+    places = np.flatnonzero(array)
+    values = onnx.numpy_helper.from_array(array.reshape(-1)[places], name)
+    indices = onnx.numpy_helper.from_array(places.astype(np.int64), f"{name}.places")
+    return onnx.helper.make_sparse_tensor(values, indices, list(array.shape))
+
+
+# What a slice without ends means.
+WHOLE = {"start": 0, "stop": np.iinfo(np.int64).max}
+
+
+def spx_to_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
+    """Write the network of a .spx file as ONNX, with dense weights.
+
+    Args:
+        source: a .spx file.
+        path: of the file; an existing one is replaced as a whole.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: if the package onnx is missing.
+        ValueError: if the source is not a valid network, or the path does not end in .onnx.
+    """
+    target = Path(path)
+    if target.suffix != ".onnx":
+        raise ValueError(f"the file must end in .onnx, got {target.name!r}")
+    onnx = require_onnx()
+    model = to_onnx(onnx, _graph(read_spx(Path(source))), sparse=False)
+    onnx.checker.check_model(model)
+    write_whole(target, lambda part: part.write_bytes(model.SerializeToString(deterministic=True)))
+    return target
+
+
+def _graph(model: Model) -> Graph:
+    few, more = (infer(model.graph, model.weights, batch) for batch in (2, 3))
+    return Graph(
+        inputs=dict(model.graph.inputs),
+        outputs=list(model.graph.outputs),
+        ops=[Op(op.kind, op.path, list(op.inputs), op.output, _fields(op)) for op in model.graph.ops],
+        weights={name: np.ascontiguousarray(weight.dense()) for name, weight in model.weights.items()},
+        # A size that changes with the batch is no number.
+        shapes={
+            name: tuple(n if n == m else "batch" for n, m in zip(shape, more[name], strict=True))
+            for name, shape in few.items()
+        },
+    )
+
+
+def _fields(op: Any) -> dict[str, Any]:
+    """All fields of the operation; the reader lets those be absent that may be null."""
+    fields = {**dict.fromkeys(OPERATIONS[op.kind].fields), **op.fields}
+    if op.kind == "slice":
+        fields |= {key: end for key, end in WHOLE.items() if fields[key] is None}
+    return fields

@@ -1,0 +1,243 @@
+"""What each operation computes, in NumPy; those on images are in `images`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation with its inputs.
+
+    Args:
+        op: the operation as the graph has it.
+        inputs: the values that it reads.
+        residual: the value that is added before the activation, if there is one.
+        weights: all weights of the network, dense, by name.
+        batch: the size of the first axis of the network's inputs.
+    """
+
+    op: Mapping[str, Any]
+    inputs: tuple[Array, ...]
+    residual: Array | None
+    weights: Mapping[str, Array]
+    batch: int
+
+    def weight(self, field: str) -> Array | None:
+        """The weight that a field names; None where the field is null or absent."""
+        name = self.op.get(field)
+        return None if name is None else self.weights[name]
+
+    def needed(self, field: str) -> Array:
+        """The weight that a field must name."""
+        return self.weights[self.op[field]]
+
+    def pair(self, field: str) -> tuple[int, int]:
+        """Two whole numbers, of the rows and of the columns."""
+        rows, columns = self.op[field]
+        return int(rows), int(columns)
+
+
+# Operations on each element: activations, sums, products.
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def _sigmoid(x: Array) -> Array:
+    # 0.5 * (1 + tanh(x / 2)) is the same function and overflows nowhere.
+    return np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))
+
+
+def _gelu(x: Array) -> Array:
+    wide = x.astype(np.float64)
+    erf = np.asarray(_erf(wide / math.sqrt(2.0)), dtype=np.float64)
+    return (0.5 * wide * (1.0 + erf)).astype(np.float32)
+
+
+def _gelu_tanh(x: Array) -> Array:
+    wide = x.astype(np.float64)
+    inner = math.sqrt(2.0 / math.pi) * (wide + 0.044715 * wide**3)
+    return (0.5 * wide * (1.0 + np.tanh(inner))).astype(np.float32)
+
+
+def _hardsigmoid(x: Array) -> Array:
+    return np.clip(x + np.float32(3), 0, 6) / np.float32(6)
+
+
+def _relu(x: Array) -> Array:
+    return np.maximum(x, np.float32(0))
+
+
+def _relu6(x: Array) -> Array:
+    return np.clip(x, np.float32(0), np.float32(6))
+
+
+def _mish(x: Array) -> Array:
+    wide = x.astype(np.float64)
+    return (wide * np.tanh(np.logaddexp(0.0, wide))).astype(np.float32)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": _relu,
+    "relu6": _relu6,
+    "hardswish": lambda x: x * _hardsigmoid(x),
+    "silu": lambda x: x * _sigmoid(x),
+    "gelu": _gelu,
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "mish": _mish,
+}
+
+
+def plain(name: str) -> Callable[[Call], Array]:
+    """An activation as an operation of its own."""
+    activation = ACTIVATIONS[name]
+    return lambda call: activation(call.inputs[0])
+
+
+def gelu(call: Call) -> Array:
+    """GELU, exact or with its tanh approximation."""
+    return (_gelu_tanh if call.op["approximate"] == "tanh" else _gelu)(call.inputs[0])
+
+
+def elu(call: Call) -> Array:
+    """x above zero, alpha (exp(x) - 1) below."""
+    x = call.inputs[0]
+    return np.where(x > 0, x, np.float32(call.op["alpha"]) * np.expm1(np.minimum(x, np.float32(0))))
+
+
+def softplus(call: Call) -> Array:
+    """log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
+    x, beta = call.inputs[0], np.float32(call.op["beta"])
+    steep = x * beta
+    smooth = np.logaddexp(0.0, steep.astype(np.float64)) / beta
+    return np.where(steep > np.float32(call.op["threshold"]), x, smooth.astype(np.float32))
+
+
+def hardsigmoid(call: Call) -> Array:
+    """clip(x + 3, 0, 6) / 6."""
+    return _hardsigmoid(call.inputs[0])
+
+
+def finish(call: Call, out: Array) -> Array:
+    """What follows the sum of a convolution or linear layer: the residual, then the activation."""
+    if call.residual is not None:
+        out = out + call.residual
+    activation = call.op.get("activation")
+    return out if activation is None else ACTIVATIONS[activation](out)
+
+
+def _second(call: Call) -> Array | np.float32:
+    return call.inputs[1] if len(call.inputs) == 2 else np.float32(call.op["value"])
+
+
+def add(call: Call) -> Array:
+    """Sum of two values, or of a value and a number."""
+    return call.inputs[0] + _second(call)
+
+
+def mul(call: Call) -> Array:
+    """Product of two values, or of a value and a number."""
+    return call.inputs[0] * _second(call)
+
+
+def scale_shift(call: Call) -> Array:
+    """scale * x + shift with one number of each per channel (axis 1)."""
+    x = call.inputs[0]
+    channels = (1, -1) + (1,) * (x.ndim - 2)
+    return x * call.needed("scale").reshape(channels) + call.needed("shift").reshape(channels)
+
+
+# Operations that sum over an axis: means, norms, softmax, matrix products, attention.
+
+
+def mean(call: Call) -> Array:
+    """The mean over some axes."""
+    return call.inputs[0].mean(axis=tuple(call.op["axes"]), keepdims=bool(call.op["keepdim"]))
+
+
+def _softmax(x: Array, axis: int) -> Array:
+    raised = np.exp(x - x.max(axis=axis, keepdims=True))
+    return raised / raised.sum(axis=axis, keepdims=True)
+
+
+def softmax(call: Call) -> Array:
+    """exp(x) over its sum along one axis."""
+    return _softmax(call.inputs[0], int(call.op["axis"]))
+
+
+def layer_norm(call: Call) -> Array:
+    """(x - mean) / sqrt(variance + eps) over the last axes, scaled and shifted element by element."""
+    x = call.inputs[0]
+    axes = tuple(call.op["axes"])
+    centred = x - x.mean(axis=axes, keepdims=True)
+    variance = np.square(centred).mean(axis=axes, keepdims=True)
+    out = centred / np.sqrt(variance + np.float32(call.op["eps"]))
+    weight, bias = call.weight("weight"), call.weight("bias")
+    inside = x.shape[x.ndim - len(axes) :]
+    if weight is not None:
+        out = out * weight.reshape(inside)
+    return out if bias is None else out + bias.reshape(inside)
+
+
+def matmul(call: Call) -> Array:
+    """Matrix product over the last two axes, the others broadcast."""
+    return np.matmul(call.inputs[0], call.inputs[1])
+
+
+def attention(call: Call) -> Array:
+    """softmax(scale * q k^T + mask) v over the last two axes."""
+    q, k, v = call.inputs
+    scores = np.float32(call.op["scale"]) * (q @ np.swapaxes(k, -1, -2))
+    mask = call.weight("mask")
+    return _softmax(scores if mask is None else scores + mask, -1) @ v
+
+
+# Operations that move elements and compute nothing.
+
+
+def concat(call: Call) -> Array:
+    """The inputs one behind the other along one axis."""
+    return np.concatenate(call.inputs, axis=int(call.op["axis"]))
+
+
+def reshape(call: Call) -> Array:
+    """The same elements in another shape; null is the batch, -1 what is left."""
+    return call.inputs[0].reshape([call.batch if size is None else int(size) for size in call.op["shape"]])
+
+
+def permute(call: Call) -> Array:
+    """The axes in another order."""
+    return np.ascontiguousarray(call.inputs[0].transpose(call.op["axes"]))
+
+
+def take(call: Call) -> Array:
+    """Every step-th element from start to before stop along one axis."""
+    index = [slice(None)] * call.inputs[0].ndim
+    index[int(call.op["axis"])] = slice(call.op["start"], call.op["stop"], call.op["step"])
+    return call.inputs[0][tuple(index)]
+
+
+def pad(call: Call) -> Array:
+    """An image with its own pixels around it: mirrored, from the other side, or those of the edge."""
+    top, bottom, left, right = call.op["padding"]
+    mode = {"reflect": "reflect", "circular": "wrap", "replicate": "edge"}[call.op["mode"]]
+    return np.pad(call.inputs[0], ((0, 0), (0, 0), (top, bottom), (left, right)), mode=mode)  # type: ignore[call-overload, no-any-return]
+
+
+def constant(call: Call) -> Array:
+    """A weight as a value."""
+    return call.needed("weight")
+
+
+def identity(call: Call) -> Array:
+    """The input itself."""
+    return call.inputs[0]

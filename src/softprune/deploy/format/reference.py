@@ -1,0 +1,72 @@
+"""The reference engine: a graph run in NumPy, simple, right, and the measure of the compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from softprune.deploy.format.compute import Array, Call
+from softprune.deploy.format.ops import OPERATIONS
+
+
+def run(graph: Mapping[str, Any], weights: Mapping[str, Array], inputs: Sequence[Array]) -> list[Array]:
+    """Compute the outputs of a network.
+
+    Args:
+        graph: the document in the metadata of the file.
+        weights: every weight of the graph, dense float32, by name.
+        inputs: one float32 array per input of the graph; the first axis is the batch.
+
+    Returns:
+        One array per output of the graph.
+
+    Raises:
+        ValueError: if the inputs do not fit, or the graph has an operation that is none of the format.
+    """
+    batch = _batch(graph, inputs)
+    if unknown := sorted({op["op"] for op in graph["ops"]} - OPERATIONS.keys()):
+        raise ValueError(f"the graph has operations that are none of the format: {', '.join(unknown)}")
+    values: dict[str, Array] = {spec["name"]: value for spec, value in zip(graph["inputs"], inputs, strict=True)}
+    last_use = _last_use(graph)
+    for position, op in enumerate(graph["ops"]):
+        read = tuple(values[name] for name in op["inputs"])
+        residual = op.get("residual")
+        call = Call(op, read, None if residual is None else values[residual], weights, batch)
+        values[op["output"]] = OPERATIONS[op["op"]].compute(call)
+        for name in {*op["inputs"], residual, op["output"]} - {None}:
+            if last_use[name] <= position:
+                del values[name]
+    return [np.ascontiguousarray(values[name]) for name in graph["outputs"]]
+
+
+def _batch(graph: Mapping[str, Any], inputs: Sequence[Array]) -> int:
+    """The size of the batch, after a look at every input."""
+    if len(inputs) != len(graph["inputs"]):
+        raise ValueError(f"the network takes {len(graph['inputs'])} inputs, got {len(inputs)}")
+    batches = set()
+    for spec, value in zip(graph["inputs"], inputs, strict=True):
+        shape = spec["shape"]
+        fits = value.ndim == len(shape) and all(s is None or s == n for s, n in zip(shape, value.shape, strict=True))
+        if value.dtype != np.float32 or not fits:
+            wanted = ", ".join("batch" if size is None else str(size) for size in shape)
+            raise ValueError(
+                f"input {spec['name']} must be float32 of shape ({wanted}), got {value.dtype} of shape {value.shape}"
+            )
+        if shape and shape[0] is None:
+            batches.add(value.shape[0])
+    if len(batches) > 1:
+        raise ValueError(f"all inputs must have the same batch size, got {sorted(batches)}")
+    return batches.pop() if batches else 1
+
+
+def _last_use(graph: Mapping[str, Any]) -> dict[str, int]:
+    """Where each value is read for the last time, so that its memory can go; outputs stay to the end."""
+    last: dict[str, int] = {}
+    for position, op in enumerate(graph["ops"]):
+        for name in (*op["inputs"], op.get("residual"), op["output"]):
+            if name is not None:
+                last[name] = position
+    last.update(dict.fromkeys(graph["outputs"], len(graph["ops"])))
+    return last

@@ -1,0 +1,301 @@
+"""Safetensors files that may come from a stranger, and the weights in them: whole, or as a mask or gaps with values."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_HEADER = 64 << 20
+# Bytes of a file up to which it is copied: pages of a mapped file end the process once somebody cuts the file short.
+MAX_COPY = 64 << 20
+DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "U16": np.dtype("<u2")}
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """The tensors of a file and its metadata; ``held`` counts the bytes in memory, none of a mapped file."""
+
+    metadata: Mapping[str, str]
+    tensors: Mapping[str, NDArray[Any]]
+    held: int
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read it; a FIFO or a device could keep its reader waiting for ever.
+
+    Raises:
+        OSError: if it cannot be opened or is something else.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no regular file: a folder, a device or a FIFO cannot be read")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_tensors(path: Path) -> TensorFile:
+    """Read a safetensors file after checking every number of its header; a large one is mapped.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it is not a safetensors file that fits the rules; says what is wrong.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(size) if size <= MAX_COPY else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    size = len(data)
+    if size < 8:
+        raise ValueError(f"{path} has {size} bytes: too short for a .spx file")
+    length = int.from_bytes(data[:8], "little")
+    if length > min(MAX_HEADER, size - 8):
+        raise ValueError(f"{path} is no .spx file, or is cut short: its header should have {length} bytes")
+    header = _parse(path, data[8 : 8 + length])
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError(f"{path}: the metadata must be texts by name")
+    body = np.frombuffer(data, np.uint8, offset=8 + length)
+    tensors = {name: _tensor(path, name, entry, body) for name, entry in header.items()}
+    return TensorFile(metadata, tensors, len(data) if isinstance(data, bytes) else 0)
+
+
+def _parse(path: Path, text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no .spx file: its header is not JSON") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} is no .spx file: its header is not a JSON object")
+    return header
+
+
+def _tensor(path: Path, name: str, entry: Any, body: NDArray[np.uint8]) -> NDArray[Any]:
+    where = f"{path}: tensor {name!r}"
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str) or entry["dtype"] not in DTYPES:
+        raise ValueError(f"{where} must have a dtype of {', '.join(DTYPES)}")
+    shape: Any = entry.get("shape")
+    offsets: Any = entry.get("data_offsets")
+    if not whole_numbers(shape) or not whole_numbers(offsets) or len(offsets) != 2 or len(shape) > 8:
+        raise ValueError(f"{where} must have a shape of at most 8 sizes and two data_offsets, all whole numbers")
+    dtype, count = DTYPES[entry["dtype"]], product(shape)
+    begin, end = offsets
+    if not begin <= end <= len(body) or end - begin != count * dtype.itemsize:
+        raise ValueError(f"{where} of shape {shape} does not fit bytes {begin} to {end} of {len(body)}")
+    raw = body[begin:end]
+    # A file written elsewhere may not be aligned; kernels read numbers where they lie.
+    aligned = raw if raw.ctypes.data % dtype.itemsize == 0 else raw.copy()
+    return aligned.view(dtype).reshape(shape)
+
+
+def whole_numbers(value: Any) -> bool:
+    """Whether a value is a list of whole numbers from 0 on."""
+    return isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value)
+
+
+def product(sizes: list[int] | tuple[int, ...]) -> int:
+    """The product, of whole numbers of any size."""
+    result = 1
+    for size in sizes:
+        result *= size
+    return result
+
+
+Array = NDArray[np.float32]
+# How a weight may be stored; of equal sizes the writer takes the first, which is the quickest to read.
+STORAGES = ("dense", "mask", "gaps")
+# No layer of a network of this class has so many weights; a larger declared size is an error or an attack.
+MAX_ELEMENTS = 1 << 27
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight of the network as the file has it, until it is used.
+
+    Attributes:
+        shape: its shape.
+        values: the stored values; may contain zeros.
+        storage: "dense", "mask" or "gaps".
+        index: the mask or the gaps.
+    """
+
+    shape: tuple[int, ...]
+    values: Array
+    storage: str = "dense"
+    index: NDArray[Any] | None = None
+
+    def _places(self) -> NDArray[np.int64]:
+        """Flat places of the stored values in ascending order."""
+        if self.index is None:
+            return np.arange(self.values.size)
+        return _mask_places(self.index) if self.storage == "mask" else _gap_places(self.index)
+
+    def dense(self) -> Array:
+        """All of it, zeros included."""
+        if self.index is None:
+            return self.values.reshape(self.shape)
+        flat = np.zeros(product(self.shape), np.float32)
+        flat[self._places()] = self.values
+        return flat.reshape(self.shape)
+
+    def nonzeros(self) -> tuple[NDArray[np.int64], Array]:
+        """Flat places and values of the nonzeros."""
+        flat = self.values.reshape(-1)
+        kept = np.flatnonzero(flat)
+        return (kept if self.index is None else self._places()[kept]), flat[kept]
+
+    def count(self) -> int:
+        """The number of nonzeros."""
+        return int(np.count_nonzero(self.values))
+
+    def reshaped(self, shape: tuple[int, ...]) -> Weight:
+        """The same numbers in another shape."""
+        return replace(self, shape=shape)
+
+
+def _mask_places(mask: NDArray[Any]) -> NDArray[np.int64]:
+    return np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+
+
+def _gap_places(gaps: NDArray[Any]) -> NDArray[np.int64]:
+    return np.cumsum(gaps.astype(np.int64) + 1) - 1
+
+
+def read_weight(name: str, entry: Any, tensors: Mapping[str, NDArray[Any]]) -> Weight:
+    """A weight from its entry in the graph and the tensors of the file.
+
+    Raises:
+        ValueError: if anything about it does not fit.
+    """
+    if not isinstance(entry, dict) or entry.get("storage") not in STORAGES or not whole_numbers(entry.get("shape")):
+        raise ValueError(f"weight {name!r} must have a shape and a storage of {', '.join(STORAGES)}")
+    shape = tuple(entry["shape"])
+    count = product(shape)
+    if len(shape) > 6 or count > MAX_ELEMENTS:
+        raise ValueError(f"weight {name!r} of shape {shape} is too large: at most 6 axes and {MAX_ELEMENTS} numbers")
+    if entry["storage"] == "dense":
+        values = _part(tensors, name, "<f4")
+        if values.shape != shape:
+            raise ValueError(f"weight {name!r} is declared as {shape} but stored as {values.shape}")
+        return Weight(shape, values)
+    values = _part(tensors, f"{name}.values", "<f4").reshape(-1)
+    storage = str(entry["storage"])
+    index = (_mask if storage == "mask" else _gaps)(name, count, len(values), tensors)
+    return Weight(shape, values, storage, index)
+
+
+def _part(tensors: Mapping[str, NDArray[Any]], name: str, *dtypes: str) -> NDArray[Any]:
+    tensor = tensors.get(name)
+    if tensor is None or tensor.dtype not in [np.dtype(d) for d in dtypes]:
+        raise ValueError(f"tensor {name!r} is missing or not of type {' or '.join(dtypes)}")
+    return tensor
+
+
+def _mask(name: str, count: int, stored: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    mask = _part(tensors, f"{name}.mask", "u1").reshape(-1)
+    if len(mask) != (count + 7) // 8:
+        raise ValueError(f"the mask of weight {name!r} has {len(mask)} bytes for {count} numbers")
+    if count % 8 and mask[-1] >> count % 8:
+        raise ValueError(f"the mask of weight {name!r} has bits behind its last number")
+    places = int(np.unpackbits(mask).sum(dtype=np.int64))
+    if places != stored:
+        raise ValueError(f"weight {name!r} has {places} places for {stored} values")
+    return mask
+
+
+def _gaps(name: str, count: int, stored: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    gaps = _part(tensors, f"{name}.gaps", "u1", "<u2").reshape(-1)
+    if len(gaps) != stored:
+        raise ValueError(f"weight {name!r} has {len(gaps)} gaps for {stored} values")
+    behind = int(gaps.sum(dtype=np.int64)) + len(gaps)
+    if behind > count:
+        raise ValueError(f"the gaps of weight {name!r} lead to place {behind - 1} of {count} numbers")
+    return gaps
+
+
+def stored(name: str, weight: Array) -> tuple[str, dict[str, NDArray[Any]]]:
+    """The smallest of the three forms.
+
+    Args:
+        name: of the weight.
+        weight: with zeros.
+
+    Returns:
+        The name of the form, and the tensors of the file by their names.
+    """
+    # Biases and norms stay whole: kernels read them as they are.
+    if weight.ndim < 2:
+        return "dense", {name: weight}
+    flat = weight.reshape(-1)
+    forms = {"dense": {name: weight}, "mask": _as_mask(name, flat), "gaps": _as_gaps(name, flat)}
+    best = min(STORAGES, key=lambda form: sum(tensor.nbytes for tensor in forms[form].values()))
+    return best, forms[best]
+
+
+def _as_mask(name: str, flat: Array) -> dict[str, NDArray[Any]]:
+    kept = flat != 0
+    return {f"{name}.mask": np.packbits(kept, bitorder="little"), f"{name}.values": flat[kept]}
+
+
+def _as_gaps(name: str, flat: Array) -> dict[str, NDArray[Any]]:
+    """One byte or two for the zeros before each value, whichever is smaller in all."""
+    places = np.flatnonzero(flat)
+    gaps = np.diff(places, prepend=-1) - 1
+    narrow, wide = np.iinfo(np.uint8).max, np.iinfo(np.uint16).max
+    # Each gap needs one entry more for every full step of the largest gap and the place behind it.
+    entries = {largest: int((gaps // (largest + 1)).sum()) + len(gaps) for largest in (narrow, wide)}
+    largest = narrow if entries[narrow] * 5 <= entries[wide] * 6 else wide
+    counts, values = _stepped(gaps, flat[places], largest)
+    dtype = np.uint8 if largest == narrow else np.uint16
+    return {f"{name}.gaps": counts.astype(dtype), f"{name}.values": values}
+
+
+def _stepped(gaps: NDArray[np.int64], values: Array, largest: int) -> tuple[NDArray[np.int64], Array]:
+    """Gaps that fit: a longer one is walked in steps that store a zero at their end."""
+    steps = gaps // (largest + 1)
+    ends = np.cumsum(steps + 1) - 1
+    counts = np.full(len(gaps) + int(steps.sum()), largest, np.int64)
+    out = np.zeros(len(counts), np.float32)
+    counts[ends] = gaps - steps * (largest + 1)
+    out[ends] = values
+    return counts, out
+
+
+_DTYPE_NAMES = {"float32": "F32", "uint16": "U16", "uint8": "U8", "int8": "I8"}
+# Where the tensors begin, so that a mapped file can be read in place by vector loads.
+_ALIGNMENT = 64
+
+
+def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+    """Write tensors and metadata as a safetensors file; the same content gives the same bytes.
+
+    Larger elements come first, so that each tensor begins at a multiple of the size of its elements; within one size
+    the tensors keep their order.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    offset = 0
+    for name, tensor in ordered:
+        end = offset + tensor.nbytes
+        header[name] = {
+            "dtype": _DTYPE_NAMES[str(tensor.dtype)],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-(len(text) + 8) % _ALIGNMENT)
+
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for _, tensor in ordered:
+            little = np.ascontiguousarray(tensor, dtype=tensor.dtype.newbyteorder("<"))
+            file.write(little.tobytes())

@@ -1,0 +1,363 @@
+"""What is likely to go wrong with a threshold s in a planned run, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from softprune.core.groups import group_of
+from softprune.core.sharding import whole
+from softprune.forecast.propose import ENOUGH, HARD, SHORT, check_onset_value
+from softprune.forecast.schedule import Schedule, caveat
+from softprune.forecast.simulate import LONGEST, Motion, crossing, read_motion, stride
+from softprune.methods.base import Target
+from softprune.methods.transforms import SoftThreshold
+from softprune.ops import G
+
+_AT_ONCE = 0.01  # of the run
+_REACH = 0.3  # of the sum of learning rates: the largest start that Adam with coupled decay brings home
+_SOFT = 16.0  # the largest push that did not empty the small network of the documentation
+_TYPICAL_PUSH, _TYPICAL_ONSET = 8.2, 0.28
+
+
+def notes(motion: Motion, scheduler: Schedule) -> tuple[str, ...]:
+    """Return what the forecast had to assume."""
+    found = [text for text in [caveat(scheduler)] if text]
+    if motion.kind not in ("sgd", "adamw", "adam"):
+        steps = len(motion.lrs)
+        text = f"{motion.kind} was tried out on one number with no loss gradient"
+        if steps > LONGEST:
+            text += f", {stride(steps)} steps at a time: crossings are approximate"
+        found.append(text)
+    return tuple(found)
+
+
+def cautions(
+    motion: Motion,
+    path: Sequence[float],
+    *,
+    s: torch.Tensor,
+    s_on: float,
+    decay: float,
+    onset_step: int | None,
+) -> tuple[str, ...]:
+    """Return the warnings for one forecast path, the most important first."""
+    K = sum(motion.gains())
+    still = _stands_still(motion, path, s, decay, K)
+    if still:
+        return (still,)
+    found = [
+        _trust_ratio(motion),
+        _coupled_adam(motion, path[0], K),
+        _late(motion, path, s_on, K) if onset_step is None else _early(motion, path, s_on, onset_step, K),
+        _weak(motion, decay * K, onset_step),
+        _hard(motion, decay * K, K),
+    ]
+    return tuple(text for text in found if text)
+
+
+def _stands_still(motion: Motion, path: Sequence[float], s: torch.Tensor, decay: float, K: float) -> str | None:
+    if not s.requires_grad:
+        return "s would never move: requires_grad is False, so the optimizer skips it; s.requires_grad_(True)"
+    if not K:
+        return "s would never move: its learning rate is 0 in every step; give its param group one above 0"
+    if "weight_decay" not in motion.constants and min(path) == max(path):
+        return f"s would never move: {motion.kind} knows no weight decay; give s a torch.optim.SGD of its own"
+    if min(path) == max(path):
+        return (
+            f"s would never move: the weight decay of its param group is {decay:g} (a rule that spares 1-D "
+            f"tensors may have caught s); set it above 0 for that group, {_typical(motion, K)}"
+        )
+    spacing = torch.finfo(s.dtype).eps / 2
+    largest = decay * max(motion.gains())
+    if motion.exponential and largest < spacing / 2:
+        return (
+            f"s would never move: a step changes it by a fraction of at most {largest:.2g}, less than "
+            f"{s.dtype} can hold ({spacing:.2g}); keep s in float32, or raise its decay ({decay:g})"
+        )
+    return None
+
+
+def _typical(motion: Motion, K: float) -> str:
+    if not motion.exponential:
+        return "e.g. 1e-4"
+    return f"e.g. {_TYPICAL_PUSH / K:.3g} (X = {_TYPICAL_PUSH})"
+
+
+def _trust_ratio(motion: Motion) -> str | None:
+    name = motion.kind.lower()
+    if not ("lars" in name or "lamb" in name):
+        return None
+    return (
+        f"{motion.kind} scales the step of s by the ratio of its norm to the norm of its decay: the decay "
+        "cancels and s runs to 0 at once; exclude s from the adaptation, or give it an SGD of its own"
+    )
+
+
+def _coupled_adam(motion: Motion, s_init: float, K: float) -> str | None:
+    if motion.kind != "adam" or abs(s_init) <= _REACH * K:
+        return None
+    return (
+        f"Adam with coupled decay moves s by about lr per step whatever the decay, {K:.3g} in the whole run; "
+        f"s starts at {s_init:g}, further than {_REACH:g} of that ({_REACH * K:.3g}); "
+        "start nearer, or give s an SGD or AdamW group"
+    )
+
+
+def _late(motion: Motion, path: Sequence[float], s_on: float, K: float) -> str:
+    text = f"no sparsity: s goes from {path[0]:g} to {path[-1]:.4g} and never reaches {s_on:g}; "
+    if not motion.exponential:
+        return text + f"start nearer to {s_on:g}, raise the learning rate of s, or give s an SGD group"
+    needed = math.log(path[0] / s_on) + ENOUGH
+    share = motion.shares()[round(_TYPICAL_ONSET * len(motion.lrs))]
+    return text + (
+        f"from there X must be at least {needed:.1f}, a decay of {needed / K:.2g} on s; or take a decay of "
+        f"{_TYPICAL_PUSH / K:.2g} with s_init {s_on * math.exp(_TYPICAL_PUSH * share):.0f}"
+    )
+
+
+def _early(motion: Motion, path: Sequence[float], s_on: float, onset_step: int, K: float) -> str | None:
+    steps = len(motion.lrs)
+    if onset_step >= _AT_ONCE * steps:
+        return None
+    text = (
+        f"sparsity sets in at step {onset_step:,}, within the first {_AT_ONCE:.0%} of the run: "
+        f"s_init {path[0]:g} is too close to {s_on:g}; "
+    )
+    if not motion.exponential:
+        return text + f"start further below {s_on:g}"
+    X = sum(gain * decay for gain, decay in zip(motion.gains(), motion.decays, strict=True))
+    share = motion.shares()[round(_TYPICAL_ONSET * steps)]
+    return text + f"start at {s_on * math.exp(X * share):.0f} for an onset at {_TYPICAL_ONSET} of the run"
+
+
+def _weak(motion: Motion, X: float, onset_step: int | None) -> str | None:
+    if onset_step is None or not motion.exponential:
+        return None
+    left = X * (1 - motion.shares()[onset_step])
+    if left >= ENOUGH:
+        return None
+    return (
+        f"little sparsity: after the onset a push of only {left:.2f} is left (X = {X:.2f}), {ENOUGH} is "
+        "needed to bring s to where the loss holds it; raise its decay, train longer, or start it nearer to 0"
+    )
+
+
+def _hard(motion: Motion, X: float, K: float) -> str | None:
+    steps = len(motion.lrs)
+    if not motion.exponential or X <= HARD or steps >= SHORT:
+        return None
+    return (
+        f"X = {X:.1f} is a hard push for {steps:,} steps and may empty whole layers (one small network stood "
+        "16 and collapsed at 30; the paper went to 47, but over 500,500 steps); a decay of s up to "
+        f"{_SOFT / K:.2g} keeps X below {_SOFT:g}; otherwise watch the density of every layer"
+    )
+
+
+# What weight decay will do to a threshold s in a planned run, before the first step is taken.
+
+
+# For a sigmoid in float32: exactly dense below -88.7, numerically dense below -20, first weights vanish at
+# about -10, the loss takes over at about -5.
+MARKS = (-88.7, -20.0, -10.0, -5.0)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The path of s as far as weight decay decides it.
+
+    Attributes:
+        kind: "sgd", "adamw" (decoupled decay), "adam" (coupled decay), or the class that was simulated.
+        steps: length of the run.
+        decay: weight decay of s (the mean, if a scheduler changes it).
+        K: sum over the run of lr (1 - dampening) / (1 - momentum) for SGD, of lr for all others.
+        X: decay * K, the exponent of s(T) = s_init exp(-X); None where s does not move by a factor.
+        s_init: s at present; the largest entry if s has several, since it arrives first.
+        s_end: s after the run, if the loss did not resist.
+        s_on: value at which the first weights vanish.
+        onset_step: steps after which s >= s_on for the first time; None if never.
+        onset: the same as a fraction of the run.
+        crossings: pairs of a value of s and the steps after which it is reached (None if never).
+        warnings: what is likely to go wrong, each with its remedy.
+        notes: what the forecast had to assume.
+    """
+
+    kind: str
+    steps: int
+    decay: float
+    K: float
+    X: float | None
+    s_init: float
+    s_end: float
+    s_on: float
+    onset_step: int | None
+    onset: float | None
+    crossings: tuple[tuple[float, int | None], ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        push = "-" if self.X is None else f"{self.X:.2f}"
+        rows = [
+            (f"forecast of s over {self.steps:,} steps", f"{self.kind}, decay {self.decay:.4g}"),
+            ("K, what the schedule does to a decay of 1", f"{self.K:,.6g}"),
+            ("X = decay * K, the push on s", push),
+            ("s at the start", f"{self.s_init:.5g}"),
+            *((f"s = {mark:g}", self._when(step)) for mark, step in self.crossings),
+            ("s at the end, if the loss did not resist", f"{self.s_end:.4g}"),
+        ]
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        lines.append(
+            f"sparsity is not expected to set in: s does not reach {self.s_on:g}"
+            if self.onset_step is None
+            else f"sparsity is expected to set in {self._when(self.onset_step)}, when s reaches {self.s_on:g}"
+        )
+        lines += [f"warning: {text}" for text in self.warnings]
+        lines += [f"note: {text}" for text in self.notes]
+        return "\n".join(lines)
+
+    def _when(self, step: int | None) -> str:
+        return "never" if step is None else f"at step {step:,} ({100 * step / self.steps:.1f} % of the run)"
+
+
+def forecast(
+    optimizer: Optimizer,
+    *,
+    s: torch.Tensor,
+    s_on: float,
+    total_steps: int,
+    scheduler: Schedule = None,
+    steps_per_scheduler_step: int = 1,
+    marks: Sequence[float] = MARKS,
+) -> Forecast:
+    """Return when s will reach the values that matter, from the optimizer and scheduler of the run.
+
+        s(t) = s_init exp(-decay K F(t))      (SGD and decoupled decay; computed by the exact recursion)
+
+    The state already gathered by the optimizer (momentum) is left out. After the onset the loss resists, so
+    what follows it is a bound, not a prediction. Nothing given is changed.
+
+    Args:
+        optimizer: the optimizer of the run, with s in one of its param groups.
+        s: the threshold parameter.
+        s_on: value of s at which the first weights vanish, below 0; -10 for a sigmoid.
+        total_steps: optimizer steps of the run (from now on, if it is resumed).
+        scheduler: see `learning_rates`.
+        steps_per_scheduler_step: see `learning_rates`.
+        marks: values of s whose crossing to report.
+
+    Raises:
+        TypeError: the optimizer can be neither computed nor tried out.
+        ValueError: s is not in the optimizer, or a number is out of range.
+
+    Example:
+        >>> s = torch.nn.Parameter(torch.tensor([-100.0]))
+        >>> sgd = torch.optim.SGD([s], lr=0.1, momentum=0.9, weight_decay=5e-3)
+        >>> forecast(sgd, s=s, s_on=-10.0, total_steps=1000).onset
+        0.448
+    """
+    check_onset_value(s_on)
+    group = _group(optimizer, s)
+    start = float(whole(s.detach()).max())
+    if not math.isfinite(start):
+        raise ValueError(f"s is {start}; it must be finite to move at all")
+    motion = read_motion(
+        optimizer, scheduler, total_steps, steps_per_scheduler_step=steps_per_scheduler_step, group=group
+    )
+    # torch skips a parameter without gradient, and with it its decay.
+    path = motion.path(start, ndim=s.ndim) if s.requires_grad else [start] * (total_steps + 1)
+    gains = motion.gains()
+    K = math.fsum(gains)
+    X = math.fsum(decay * gain for decay, gain in zip(motion.decays, gains, strict=True))
+    decay = motion.decays[0] if len(set(motion.decays)) == 1 or not K else X / K
+    onset_step = crossing(path, s_on)
+    return Forecast(
+        kind=motion.kind,
+        steps=total_steps,
+        decay=decay,
+        K=K,
+        X=X if motion.exponential else None,
+        s_init=start,
+        s_end=path[-1],
+        s_on=s_on,
+        onset_step=onset_step,
+        onset=None if onset_step is None else onset_step / total_steps,
+        crossings=tuple((mark, crossing(path, mark)) for mark in marks),
+        warnings=cautions(motion, path, s=s, s_on=s_on, decay=decay, onset_step=onset_step),
+        notes=notes(motion, scheduler),
+    )
+
+
+def _group(optimizer: Optimizer, s: torch.Tensor) -> int:
+    for index, group in enumerate(optimizer.param_groups):
+        if any(parameter is s for parameter in group["params"]):
+            return index
+    raise ValueError(
+        f"s (shape {tuple(s.shape)}) is in none of the {len(optimizer.param_groups)} param groups of this "
+        f"{type(optimizer).__name__}, so it would never move; build the optimizer from groups that hold it"
+    )
+
+
+# The forecast for a managed model: warn before training if its thresholds would not do what they should.
+
+
+# The first weights vanish when the threshold has come to this share of its scale k: s = -10 for sigmoid.
+ONSET_SHARE = 4.5397868702434395e-05
+
+
+def onset_of(g: G) -> float | None:
+    """The s at which the first weights vanish; None for a g of one's own that is elsewhere there."""
+    onset = float(g.inverse(torch.tensor([ONSET_SHARE * g.scale], dtype=torch.float64)))
+    return onset if onset < 0 else None
+
+
+class ForecastWarning(UserWarning):
+    """Sparsity will not come as it should with this optimizer and schedule."""
+
+
+def outlook(
+    targets: Sequence[Target],
+    optimizers: Sequence[Optimizer],
+    total_steps: int,
+    scheduler: Any,
+    steps_per_scheduler_step: int,
+    *,
+    done: int,
+) -> Forecast | None:
+    """The forecast of the first learnable threshold (they all start alike unless a rule says otherwise).
+
+    Args:
+        total_steps: optimizer steps of the whole training.
+        done: how many of them are behind us. In a training that is continued s is on its way already, and
+            nothing about its start is worth a warning.
+    """
+    if done >= total_steps:
+        return None
+    for target in targets:
+        transform = target.transform
+        if isinstance(transform, SoftThreshold) and transform.s.requires_grad:
+            found = group_of(transform.s, optimizers)
+            if found is None:
+                continue
+            onset = onset_of(transform.g)
+            if onset is None:
+                return None
+            seen = forecast(
+                found[0],
+                s=transform.s,
+                s_on=onset,
+                total_steps=total_steps - done,
+                scheduler=scheduler,
+                steps_per_scheduler_step=steps_per_scheduler_step,
+            )
+            for text in () if done else seen.warnings:
+                warnings.warn(text, ForecastWarning, stacklevel=3)
+            return seen
+    return None

@@ -1,0 +1,286 @@
+"""The comparison of runs: its tables, its page, and figures for papers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from softprune.records import RESULT, write_text
+from softprune.reporting.charts import Chart
+from softprune.reporting.figures import save_figures
+from softprune.reporting.frontier import (
+    cost_frontier,
+    front_groups,
+    level_budgets,
+    pareto_chart,
+    shared_level,
+    sparsity_frontier,
+)
+from softprune.reporting.groups import DENSE, Estimate, Group, Section, at_level, levels, paired, sections, variants
+from softprune.reporting.labels import shared_noun
+from softprune.reporting.page import refuse_place, render
+from softprune.reporting.run import Run, find_runs, read_outcome
+from softprune.reporting.tables import Cell, Column, Table, Value
+
+
+def compare_table(section: Section, *, name: str = "matched") -> Table:
+    """Accuracy of every method at every level, with the best of each level marked and multiply-adds beside."""
+    found = levels(section)
+    by_level = [at_level(section, level) for level in found]
+    tops = [max((group.accuracy.mean for group in row.values()), default=math.nan) for row in by_level]
+    cells: dict[str, list[Value]] = {
+        label: [
+            _accuracy(row[label], len(variants(section, label, level)), best=row[label].accuracy.mean == top)
+            if label in row
+            else None
+            for level, row, top in zip(found, by_level, tops, strict=True)
+        ]
+        for label in section.labels
+    }
+    dense = section.dense
+    words = "" if dense is None else f" The dense network has {_written(dense.accuracy)}."
+    caption = "Accuracy at the same sparsity: mean \u00b1 standard deviation over n runs; the best of a column is bold."
+    return _by_level(name, caption + words, section, found, cells)
+
+
+def reference(section: Section) -> str:
+    """The label that others are compared with: with most runs at levels, STR before others."""
+    totals = {label: sum(len(g.runs) for g in section.of(label) if g.level is not None) for label in section.labels}
+    return max(section.labels, key=lambda label: (label.startswith("str"), totals[label]), default="")
+
+
+def differences(section: Section, *, name: str = "differences", to: str | None = None) -> Table | None:
+    """Accuracy of each method minus that of one of them, paired by seed; None if there are no pairs.
+
+    Args:
+        section: with its groups.
+        name: of the table.
+        to: the label to compare with; by default `reference`.
+    """
+    base = reference(section) if to is None else to
+    found = levels(section)
+    by_level = [at_level(section, level) for level in found]
+    cells: dict[str, list[Value]] = {
+        label: [_difference(row[label], row[base]) if label in row and base in row else None for row in by_level]
+        for label in section.labels
+        if label != base
+    }
+    if not any(cell is not None for row in cells.values() for cell in row):
+        return None
+    caption = (
+        f"Accuracy minus that of {base} in percentage points: mean of the differences between runs of one seed, with "
+        "its 95 % interval (Student's t). An interval that holds 0 says that the two may be equal."
+    )
+    return _by_level(name, caption, section, found, cells)
+
+
+def _by_level(
+    name: str, caption: str, section: Section, found: Sequence[float], cells: Mapping[str, Sequence[Value]]
+) -> Table:
+    """Methods against levels; a method without any value has no row."""
+    columns = (Column("method"), *(Column(f"{round(100 * level, 4):g} %", "number") for level in found))
+    rows = {label: (label, *row) for label, row in cells.items() if any(cell is not None for cell in row)}
+    families = tuple(section.of(label)[0].family for label in rows)
+    return Table(name, caption, columns, tuple(rows.values()), groups=families)
+
+
+def group_table(section: Section, *, name: str = "groups") -> Table:
+    """Every group of runs with exact values."""
+    best = front_groups(section)
+    kept = shared_noun(run.units for group in section.groups for run in group.runs)
+    columns = (
+        Column("method"),
+        Column("goal"),
+        Column("n", "count", "number of runs, which differ in their seed alone"),
+        Column("sparsity", "percent"),
+        Column("accuracy", "percent", "mean over seeds"),
+        Column("deviation", "percent", "standard deviation of the accuracy of single runs"),
+        Column("MACs", "count", "multiply-adds left in one forward pass, mean over seeds"),
+        Column(kept, "count", f"managed {kept} left, mean over seeds"),
+        Column("front", "text", "whether no other group has both a higher accuracy and fewer multiply-adds"),
+    )
+    rows = [(*_values(group), "yes" if group in best else "") for group in section.groups]
+    groups = [group.family for group in section.groups]
+    if section.dense is not None:
+        rows.append((*_values(section.dense), ""))
+        groups.append(section.dense.family)
+    caption = "Every group of runs that differ in their seed alone."
+    return Table(name, caption, columns, tuple(rows), groups=tuple(groups))
+
+
+def unfinished_table(runs: Sequence[Run]) -> Table:
+    """The runs that are in no mean, with the reason."""
+    columns = (Column("run"), Column("method"), Column("model"), Column("data"), Column("why"))
+    rows = tuple((run.name, run.label, run.model, run.data, _why(run)) for run in runs)
+    return Table("unfinished", "Runs that are in no mean.", columns, rows)
+
+
+def _why(run: Run) -> str:
+    if run.finished:
+        return "its result has no accuracy"
+    return next((text for text in run.problems if RESULT in text), f"it is not finished: no {RESULT}")
+
+
+def _values(group: Group) -> tuple[str | float | None, ...]:
+    accuracy = group.accuracy
+    weights = [run.params for run in group.runs if run.params is not None]
+    return (
+        group.label,
+        group.goal,
+        len(group.runs),
+        group.sparsity.mean if group.sparsity.n else None,
+        accuracy.mean,
+        accuracy.deviation if accuracy.n > 1 else None,
+        group.macs.mean if group.macs.n else None,
+        sum(weights) / len(weights) if weights else None,
+    )
+
+
+def _accuracy(group: Group, number: int, *, best: bool) -> Cell:
+    macs = f"{group.macs.mean:,.0f} MACs" if group.macs.n else ""
+    chosen = f"best of {number} settings" if number > 1 else ""
+    more = ", ".join(word for word in (macs, chosen) if word)
+    return Cell(_written(group.accuracy), more, group.accuracy.mean, best)
+
+
+def _difference(group: Group, base: Group) -> Cell | None:
+    gap = paired(group.by_seed, base.by_seed)
+    if not gap.pairs:
+        return None
+    text = f"{100 * gap.mean:+.2f}" + (f" \u00b1 {100 * gap.half:.2f}" if gap.pairs > 1 else "")
+    return Cell(text, "1 pair" if gap.pairs == 1 else f"{gap.pairs} pairs", gap.mean)
+
+
+def _written(found: Estimate) -> str:
+    spread = f" \u00b1 {100 * found.deviation:.2f}" if found.n > 1 else ""
+    return f"{100 * found.mean:.2f}{spread} % (n={found.n})"
+
+
+def write_comparison(
+    paths: Sequence[Path], out: Path, *, figures: Path | None = None, reference: str | None = None
+) -> list[Path]:
+    """Read runs and write their comparison.
+
+    Args:
+        paths: run folders, or folders of them, such as a sweep.
+        out: the HTML file; an existing one is replaced.
+        figures: a folder for the charts as SVG; None for none.
+        reference: the label that differences are taken to; None chooses one.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ValueError: if there are no runs, none is finished, or no run has the reference's label.
+
+    Example:
+        write_comparison([Path("runs/target")], Path("compare.html"))
+    """
+    refuse_place(out, example="compare.html")
+    runs = [read_outcome(path) for path in find_runs(paths)]
+    page = comparison_page(runs, reference=reference)
+    written: list[Path] = []
+    if figures is not None:
+        written += save_figures(comparison_charts(runs), figures)
+    return [write_text(out, page), *written]
+
+
+def comparison_page(runs: Sequence[Run], *, reference: str | None = None) -> str:
+    """The page as HTML.
+
+    Raises:
+        ValueError: if no run is finished, or none has the reference's label.
+    """
+    found = _checked(runs, reference)
+    left_out = [run for run in runs if not run.finished or run.accuracy is None]
+    counted = len(runs) - len(left_out)
+    families = list(dict.fromkeys(group.family for section in found for group in section.groups))
+    if any(section.dense for section in found):
+        families.append(DENSE)
+    return render(
+        "compare.html",
+        title=f"Comparison of {counted} runs" if counted > 1 else "One run",
+        subtitle="; ".join(section.title for section in found),
+        families=families,
+        parts=[_part(section, place, reference) for place, section in enumerate(found, start=1)],
+        unfinished=unfinished_table(left_out) if left_out else None,
+        problems=[f"{run.name}: {text}" for run in runs if run.finished for text in run.problems],
+    )
+
+
+def comparison_charts(runs: Sequence[Run]) -> list[Chart]:
+    """All charts of a comparison; those of a second section have names that end in -2, and so on."""
+    found = sections(runs)
+    return [chart for place, section in enumerate(found, start=1) for chart in _charts(section, place)]
+
+
+def _checked(runs: Sequence[Run], reference: str | None) -> list[Section]:
+    found = sections(runs)
+    if not found:
+        raise ValueError(f"none of the {len(runs)} runs is finished, so there is nothing to compare")
+    labels = sorted({label for section in found for label in section.labels})
+    if reference is not None and reference not in labels:
+        raise ValueError(f"no run has the label {reference!r}; the labels are {', '.join(labels)}")
+    return found
+
+
+def _charts(section: Section, place: int) -> list[Chart]:
+    charts = [sparsity_frontier(section), cost_frontier(section), pareto_chart(section)]
+    charts.append(level_budgets(section, shared_level(section)))
+    return [replace(chart, name=_numbered(chart.name, place)) for chart in charts if _tells(chart)]
+
+
+def _tells(chart: Chart) -> bool:
+    return any(series.x for series in chart.series if not series.faint)
+
+
+def _part(section: Section, place: int, reference: str | None) -> dict[str, Any]:
+    """What the template says about one section."""
+    charts = _charts(section, place)
+    first = shared_level(section)
+    more = [
+        level_budgets(section, level, name=_numbered(f"layer_budgets-{round(100 * level, 4):g}", place))
+        for level in levels(section)
+        if level != first and len(at_level(section, level)) > 1
+    ]
+    table = compare_table(section, name=_numbered("matched", place))
+    to = reference if reference in section.labels else None
+    return {
+        "anchor": f"section-{place}",
+        "title": section.title,
+        "summary": _summary(section),
+        "notes": section.notes,
+        "charts": charts,
+        "matched": table if table.rows else None,
+        "differences": differences(section, name=_numbered("differences", place), to=to),
+        "budgets": [chart for chart in more if _tells(chart)],
+        "groups": group_table(section, name=_numbered("groups", place)),
+    }
+
+
+def _summary(section: Section) -> str:
+    runs = sum(len(group.runs) for group in section.groups)
+    words = (
+        f"{_number(runs, 'run')} of {_number(len(section.labels), 'method')} in {_number(len(section.groups), 'group')}"
+    )
+    dense = section.dense
+    words += "; no dense run to compare with." if dense is None else f", and {_number(len(dense.runs), 'dense run')}."
+    level = shared_level(section)
+    there = {} if level is None else at_level(section, level)
+    if level is None or len(there) < 2:
+        return words
+    best, second = sorted(there.values(), key=lambda group: group.accuracy.mean, reverse=True)[:2]
+    words += f" At {round(100 * level, 4):g} % sparsity {best.label} has the highest mean of {len(there)} methods"
+    words += f", {best.accuracy.mean:.2%}; {second.label} follows with {second.accuracy.mean:.2%}"
+    return f"{words}." if dense is None else f"{words}, and the dense network has {dense.accuracy.mean:.2%}."
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _numbered(name: str, place: int) -> str:
+    return name if place == 1 else f"{name}-{place}"

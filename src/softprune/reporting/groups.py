@@ -1,0 +1,351 @@
+"""Runs in groups that differ in their seed alone, groups in sections that can be compared, and levels of sparsity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean, stdev
+
+from softprune.budget.show import WEIGHT
+from softprune.reporting.labels import knobs, model_and_data, section, setting, traits, varying
+from softprune.reporting.reading import known
+from softprune.reporting.run import Run
+
+NAN = float("nan")
+# Half the width of a 95 % interval in standard errors (Student's t), by degrees of freedom.
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_STUDENT_LATER = ((20, 2.131), (30, 2.086), (60, 2.042), (120, 2.0))
+DENSE = "dense"  # the label of runs without a method
+# Totals of multiply-adds or weights that are this near belong to one level: each seed may have got its own.
+NEAR = 1.15
+# More labels than this, which is the number of colours, share the colours of their methods.
+MOST_FAMILIES = 7
+# More variants of a label than this are points of one label, not labels of their own.
+MOST_VARIANTS = 6
+# Densities that differ by less than this share are the same level.
+TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and what it rests on.
+
+    Args:
+        mean: NaN if nothing was measured.
+        deviation: the standard deviation of single values; NaN for fewer than two.
+        n: how many values.
+    """
+
+    mean: float
+    deviation: float
+    n: int
+
+
+def estimate(values: Iterable[float | None]) -> Estimate:
+    """The estimate from some values; None and what is not finite are left out.
+
+    Example:
+        >>> estimate([0.9, None, 0.92])
+        Estimate(mean=0.91, deviation=0.014142135623730963, n=2)
+    """
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return Estimate(fmean(known) if known else NAN, stdev(known) if len(known) > 1 else NAN, len(known))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A mean of differences of pairs.
+
+    Args:
+        mean: NaN without pairs.
+        half: half the width of its 95 % interval (Student's t); NaN for fewer than two pairs.
+        pairs: how many.
+    """
+
+    mean: float
+    half: float
+    pairs: int
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
+    """First minus second, paired by seed.
+
+    Args:
+        first: values by seed.
+        second: values by seed; seeds that only one of them has are left out.
+
+    Example:
+        >>> paired({0: 0.91, 1: 0.93}, {0: 0.90, 1: 0.90, 2: 0.5}).pairs
+        2
+    """
+    gaps = [first[seed] - second[seed] for seed in sorted(set(first) & set(second))]
+    if len(gaps) < 2:
+        return Difference(gaps[0] if gaps else NAN, NAN, len(gaps))
+    return Difference(fmean(gaps), _student(len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps)), len(gaps))
+
+
+def _student(freedom: int) -> float:
+    """The factor of the next smaller number of degrees in the table: never too narrow."""
+    if freedom <= len(_STUDENT):
+        return _STUDENT[freedom - 1]
+    return next((factor for end, factor in _STUDENT_LATER if freedom < end), 1.98)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in their seed alone.
+
+    Args:
+        label: the method with what distinguishes it.
+        goal: what they shall end with, in words.
+        level: the sparsity that was asked for; None if it was not.
+        runs: one for each seed.
+        family: what shares a colour and is filtered together: the label, or where there are many the method alone.
+    """
+
+    label: str
+    goal: str
+    level: float | None
+    runs: tuple[Run, ...]
+    family: str
+
+    @cached_property
+    def accuracy(self) -> Estimate:
+        return estimate(run.accuracy for run in self.runs)
+
+    @cached_property
+    def sparsity(self) -> Estimate:
+        return estimate(run.sparsity for run in self.runs)
+
+    @cached_property
+    def macs(self) -> Estimate:
+        return estimate(run.macs for run in self.runs)
+
+    @property
+    def by_seed(self) -> Mapping[int, float]:
+        """The accuracy of each run as a fraction, by seed."""
+        return {run.seed: run.accuracy for run in self.runs if run.seed is not None and run.accuracy is not None}
+
+    @property
+    def words(self) -> str:
+        """The goal and the number of runs, for a tooltip."""
+        runs = "1 run" if len(self.runs) == 1 else f"{len(self.runs)} runs"
+        return ", ".join(word for word in (self.goal, runs) if word)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Runs of one network on one kind of data.
+
+    Args:
+        title: such as "small_cnn on fashion-mnist".
+        groups: all that are not dense, by label and level.
+        dense: the dense runs; None without any.
+        notes: what a reader must know to compare them, a sentence each.
+    """
+
+    title: str
+    groups: tuple[Group, ...]
+    dense: Group | None
+    notes: tuple[str, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(group.label for group in self.groups))
+
+    def of(self, label: str) -> list[Group]:
+        """The groups of a label."""
+        return [group for group in self.groups if group.label == label]
+
+    @property
+    def dense_macs(self) -> int | None:
+        """Multiply-adds of the dense network, as the profile of a run has them."""
+        for run in (run for group in self.groups for run in group.runs):
+            if run.budget is not None and run.budget.profile is not None and run.budget.profile.counted:
+                return run.budget.profile.total_macs()
+        return None
+
+
+def sections(runs: Iterable[Run]) -> list[Section]:
+    """Finished runs by network and data, the section with most runs first; others are left out."""
+    by_setting: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.finished and run.accuracy is not None:
+            by_setting.setdefault(setting(run.config), []).append(run)
+    ordered = sorted(by_setting.values(), key=len, reverse=True)
+    titles = _titles([members[0] for members in ordered])
+    found = [_section(title, members) for title, members in zip(titles, ordered, strict=True)]
+    many = len({label for section in found for label in section.labels}) > MOST_FAMILIES
+    return [replace(s, groups=tuple(_of_method(group) for group in s.groups)) for s in found] if many else found
+
+
+def _of_method(group: Group) -> Group:
+    return replace(group, family=group.runs[0].method)
+
+
+def _titles(firsts: Sequence[Run]) -> list[str]:
+    """Network and data, and where that is the same the keys that differ."""
+    plain = [f"{run.model or 'a model'} on {run.data or 'data'}" for run in firsts]
+    titles = []
+    for title, run in zip(plain, firsts, strict=True):
+        same = [model_and_data(other.config) for other, name in zip(firsts, plain, strict=True) if name == title]
+        own = model_and_data(run.config)
+        more = ", ".join(f"{key}={own.get(key, 'none')}" for key in varying(same))
+        titles.append(f"{title} ({more})" if more else title)
+    return titles
+
+
+def _section(title: str, runs: Sequence[Run]) -> Section:
+    notes: list[str] = []
+    dense = [run for run in runs if run.method == DENSE]
+    pruned = [run for run in runs if run.method != DENSE]
+    labels = _labels(pruned)
+    groups: list[Group] = []
+    for label in dict.fromkeys(labels):
+        members = [run for run, own in zip(pruned, labels, strict=True) if own == label]
+        groups += [_group(label, level, notes) for level in _levels(members)]
+    groups.sort(key=lambda group: (group.label, group.sparsity.mean))
+    reference = _group(DENSE, dense, notes) if dense else None
+    return Section(title, tuple(groups), reference, (*_differences(runs, labels), *_seed_words(groups), *notes))
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """The label of each run; runs of one label that differ in more than seed and level get what they differ in."""
+    rows = [(run.label, traits(run.config)) for run in runs]
+    keys: dict[str, list[str]] = {}
+    for label in dict.fromkeys(label for label, _ in rows):
+        alike = [own for other, own in rows if other == label]
+        keys[label] = varying(alike)
+        if len({tuple(own.get(key) for key in keys[label]) for own in alike}) > MOST_VARIANTS:
+            keys[label] = []
+    return [", ".join([label, *(f"{key}={own.get(key, 'none')}" for key in keys[label])]) for label, own in rows]
+
+
+def _levels(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs of one label in levels, in each of which all ask for the same."""
+    exact: dict[object, list[Run]] = {}
+    totals: dict[str, list[tuple[float, Run]]] = {}
+    keys = varying(traits(run.config) for run in runs)
+    for run in runs:
+        goal = section(run.config, "goal")
+        variant = tuple(traits(run.config).get(key) for key in keys)
+        total = next((name for name in ("params", "flops") if known(goal.get(name)) is not None), None)
+        if total is not None and not variant:
+            totals.setdefault(total, []).append((float(goal[total]), run))
+        else:
+            exact.setdefault((run.goal, knobs(run.config), variant), []).append(run)
+    near = [level for rows in totals.values() for level in _near(rows)]
+    return [*exact.values(), *near]
+
+
+def _near(rows: list[tuple[float, Run]]) -> list[list[Run]]:
+    levels: list[list[Run]] = []
+    first = 0.0
+    for total, run in sorted(rows, key=lambda row: row[0]):
+        if not levels or total > NEAR * first or any(run.seed == other.seed for other in levels[-1]):
+            levels.append([])
+            first = total
+        levels[-1].append(run)
+    return levels
+
+
+def _group(label: str, runs: Sequence[Run], notes: list[str]) -> Group:
+    by_seed: dict[int | None, Run] = {}
+    for run in sorted(runs, key=lambda run: run.name):
+        kept = by_seed.setdefault(run.seed, run)
+        if kept is not run:
+            notes.append(f"{run.name} repeats the seed and the settings of {kept.name} and is left out.")
+    goal = section(runs[0].config, "goal")
+    level = known(goal.get("sparsity")) if goal.get("scope", "managed") == "managed" else None
+    return Group(label, _goal_words(runs), level, tuple(by_seed.values()), label)
+
+
+def _goal_words(runs: Sequence[Run]) -> str:
+    if len({run.goal for run in runs}) == 1:
+        return runs[0].goal
+    name, unit = next(
+        (name, unit)
+        for name, unit in (("flops", "multiply-adds"), ("params", "weights"))
+        if known(section(runs[0].config, "goal").get(name)) is not None
+    )
+    unit = "parameters" if name == "params" and runs[0].units != WEIGHT else unit
+    return f"about {estimate(known(section(run.config, 'goal').get(name)) for run in runs).mean:,.0f} {unit}"
+
+
+def _seed_words(groups: Sequence[Group]) -> list[str]:
+    """A sentence where means rest on different seeds, which makes them differ by luck."""
+    seeds = [frozenset(run.seed for run in group.runs) for group in groups]
+    if len(set(seeds)) < 2:
+        return []
+    few, many = min(map(len, seeds)), max(map(len, seeds))
+    number = f"{few} to {many} runs" if few < many else f"{few} runs of different seeds"
+    return [f"The groups have {number}, so their means rest on different seeds; differences are paired by seed."]
+
+
+def _differences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
+    """A sentence about training settings that are not the same in all runs and in no label."""
+    skipped = ("method", "goal", "skip", "rules", "propose", "model", "data", "units")
+    rows = [{k: v for k, v in traits(run.config).items() if k.partition(".")[0] not in skipped} for run in runs]
+    told = " ".join(labels)
+    found = []
+    for key in varying(rows):
+        if key in told:
+            continue
+        values = sorted({row.get(key, "none") for row in rows})
+        found.append(f"{key} ({', '.join(values[:4])}{', ...' if len(values) > 4 else ''})")
+    return [f"The runs also differ in {', '.join(found)}: compare with care."] if found else []
+
+
+# Levels of sparsity at which methods are set beside each other.
+
+
+def levels(section: Section) -> list[float]:
+    """The sparsities that runs were asked for, and those that two methods happened to reach; from low to high."""
+    asked = sorted({group.level for group in section.groups if group.level is not None})
+    free = sorted(
+        (g for g in section.groups if g.level is None and g.sparsity.n and not any(_is_near(g, at) for at in asked)),
+        key=lambda group: group.sparsity.mean,
+    )
+    met: list[float] = []
+    while free:
+        first = round(free[0].sparsity.mean, 3)
+        together = [group for group in free if group is free[0] or _is_near(group, first)]
+        if len({group.label for group in together}) > 1:
+            met.append(first)
+        free = [group for group in free if group not in together]
+    return sorted({*asked, *met})
+
+
+def at_level(section: Section, level: float) -> dict[str, Group]:
+    """The group of each label at a level: one that was asked for it, else one that came near; of several the best."""
+    found: dict[str, Group] = {}
+    for group in section.groups:
+        if not belongs(group, level):
+            continue
+        other = found.get(group.label)
+        if other is None or _rank(group, level) > _rank(other, level):
+            found[group.label] = group
+    return found
+
+
+def belongs(group: Group, level: float) -> bool:
+    """Whether a group is of a level: it was asked for it, or has no level of its own and came near."""
+    return group.level == level if group.level is not None else _is_near(group, level)
+
+
+def variants(section: Section, label: str, level: float) -> Sequence[Group]:
+    """All groups of a label at a level; more than one if they differ in other settings."""
+    return [group for group in section.groups if group.label == label and belongs(group, level)]
+
+
+def _rank(group: Group, level: float) -> tuple[bool, float]:
+    accuracy = group.accuracy.mean
+    return group.level == level, accuracy if math.isfinite(accuracy) else -1.0
+
+
+def _is_near(group: Group, level: float) -> bool:
+    if not group.sparsity.n or level >= 1.0:
+        return False
+    return abs((1 - group.sparsity.mean) / (1 - level) - 1) <= TOLERANCE

@@ -1,0 +1,207 @@
+"""What a configuration says in short words, its method, its goal and what it counts, and what two of them differ in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+from typing import Any
+
+from softprune.budget.show import WEIGHT, checked_units, noun
+from softprune.reporting.reading import known
+
+# Methods that may also run without a goal: with one they do something else, which the name has to say.
+_GOAL_OPTIONAL = ("str", "autosparse", "vd")
+# Where a method ranks all weights together unless it is given a budget, and both are usual.
+_GLOBAL = ("gmp",)
+# What does not change what a run learns, or is compared anyway: seeds are averaged, goals are levels.
+_IGNORED = ("seed", "name", "summary", "version", "threads", "compile", "channels_last", "accumulate", "evaluate_every")
+_IGNORED_PARTS = ("log.", "checkpoint.", "expected.", "distributed.", "goal.latency.", "goal.rank.")
+_IGNORED_KEYS = (
+    "data.root",
+    "data.workers",
+    "model.weights",
+    "goal.sparsity",
+    "goal.params",
+    "goal.flops",
+    "goal.rank",
+    "goal",
+)
+# What sets how sparse a run without a goal becomes: values of these are levels.
+_KNOBS = ("propose.push", "propose.onset", "method.s_init", "optimizer.threshold_decay", "optimizer.weight_decay")
+
+
+def configured_units(config: Mapping[str, Any]) -> str:
+    """What a configuration says is kept or pruned as a whole, in the words of a budget; weights if it says nothing.
+
+    Example:
+        >>> configured_units({"units": "filter"}), configured_units({"units": {"block": [4, 8]}})
+        ('filter', 'block 4x8')
+    """
+    given = config.get("units")
+    if isinstance(given, Mapping):
+        block = given.get("block")
+        given = f"block {'x'.join(map(str, block))}" if isinstance(block, list) else given.get("kind")
+    try:
+        return checked_units(given, origin="config")
+    except ValueError:
+        return WEIGHT
+
+
+def shared_noun(units: Iterable[str]) -> str:
+    """What several runs count, in the plural: "units" if it is not the same.
+
+    Example:
+        >>> shared_noun(["filter", "filter"]), shared_noun(["filter", "weight"]), shared_noun([])
+        ('filters', 'units', 'weights')
+    """
+    words = {noun(one) for one in units} or {noun(WEIGHT)}
+    return words.pop() if len(words) == 1 else "units"
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A part of a configuration; empty if it is missing, null or a plain value."""
+    found = config.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def method_name(config: Mapping[str, Any]) -> str:
+    """The method, such as "str"; "dense" without one."""
+    method = config.get("method")
+    if isinstance(method, str):
+        return method
+    return str(section(config, "method").get("name") or "dense")
+
+
+def model_name(config: Mapping[str, Any], key: str = "model") -> str:
+    """The name of the model, or of the data."""
+    named = config.get(key)
+    return named if isinstance(named, str) else str(section(config, key).get("name") or "")
+
+
+def label(config: Mapping[str, Any]) -> str:
+    """The method with what distinguishes it: budget, units, granularity, kind of goal, trained start.
+
+    Example:
+        >>> label({"method": {"name": "gmp"}, "goal": {"sparsity": 0.9, "budget": "uniform"}})
+        'gmp uniform'
+        >>> label({"method": {"name": "str", "granularity": "filter"}, "goal": {"flops": 330554}})
+        'str goal, filter, flops'
+        >>> label({"method": {"name": "str"}, "units": {"kind": "rank"}, "goal": {"rank": 8}})
+        'str goal, directions'
+    """
+    name = method_name(config)
+    goal, method = section(config, "goal"), section(config, "method")
+    budget = str(goal.get("budget") or "")
+    words = name
+    if budget:
+        words += f" {PurePath(budget).name.removesuffix('.json').removesuffix('.csv') or budget}"
+    elif config.get("goal") is not None and name in _GLOBAL:
+        words += " global"
+    elif config.get("goal") is not None and name in _GOAL_OPTIONAL:
+        words += " goal"
+    units = configured_units(config)
+    more = [
+        "" if units == WEIGHT else units if " " in units else noun(units),
+        str(method["granularity"]) if method.get("granularity") not in (None, "tensor") else "",
+        "flops" if goal.get("flops") is not None else "",
+        "latency" if goal.get("latency") is not None else "",
+        "all parameters" if goal.get("scope") == "all" else "",
+        "fine-tuned" if section(config, "model").get("weights") else "",
+    ]
+    return ", ".join([words, *(word for word in more if word)])
+
+
+def goal_text(config: Mapping[str, Any]) -> str:
+    """What the run shall end with, in words; empty without a goal.
+
+    Example:
+        >>> goal_text({"goal": {"sparsity": 0.9023}}), goal_text({"goal": {"flops": 330554}})
+        ('90.23 % sparsity', '330,554 multiply-adds')
+        >>> goal_text({"goal": {"latency": {"ms": 3.5}}})
+        '3.5 ms'
+        >>> goal_text({"units": "filter", "goal": {"sparsity": 0.5}}), goal_text({"goal": {"rank": {"w": 9, "u": 8}}})
+        ('50 % sparsity of the filters', 'rank w 9, u 8')
+    """
+    goal = section(config, "goal")
+    share = known(config.get("goal") if not goal else goal.get("sparsity"))
+    units = configured_units(config)
+    scope = " of all parameters" if goal.get("scope") == "all" else ""
+    if share is not None:
+        of = f" of the {noun(units)}" if units != WEIGHT else scope
+        return f"{round(100 * share, 6):g} % sparsity{of}"
+    if (kept := known(goal.get("params"))) is not None:
+        return f"{kept:,.0f} {'parameters' if scope or units != WEIGHT else 'weights'}"
+    if (macs := known(goal.get("flops"))) is not None:
+        return f"{macs:,.0f} multiply-adds"
+    if (ms := known(section(goal, "latency").get("ms"))) is not None:
+        return f"{ms:g} ms"
+    if (rank := goal.get("rank")) is not None:
+        each = [f"{name} {count}" for name, count in rank.items()] if isinstance(rank, Mapping) else [f"{rank}"]
+        return f"rank {', '.join(each)}"
+    return f"budget {goal['budget']}" if goal.get("budget") else ""
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """A configuration by dotted keys, with values as JSON.
+
+    Example:
+        >>> flat({"optimizer": {"lr": 0.1}, "seed": 0})
+        {'optimizer.lr': '0.1', 'seed': '0'}
+    """
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = json.dumps(value, default=str, sort_keys=True)
+    return found
+
+
+def setting(config: Mapping[str, Any]) -> str:
+    """Model and data as a text: runs whose texts are equal can be compared."""
+    model, data = config.get("model"), config.get("data")
+    kept = [
+        {k: v for k, v in part.items() if k not in ("root", "workers", "weights")}
+        if isinstance(part, Mapping)
+        else part
+        for part in (model, data)
+    ]
+    return json.dumps(kept, default=str, sort_keys=True)
+
+
+def model_and_data(config: Mapping[str, Any]) -> dict[str, str]:
+    """The values of model and data by dotted key, to say what sections differ in."""
+    return {k: v for k, v in flat(config).items() if k.partition(".")[0] in ("model", "data") and _matters(k)}
+
+
+def knobs(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What sets how sparse a run becomes; empty where a goal does."""
+    if section(config, "goal") or method_name(config) == "dense":
+        return ()
+    values = flat(config)
+    return tuple((key, values[key]) for key in _KNOBS if key in values)
+
+
+def traits(config: Mapping[str, Any]) -> dict[str, str]:
+    """What a run can differ in from another of its label and level, if both are not just other seeds."""
+    left_out = {key for key, _ in knobs(config)}
+    if section(config, "goal"):
+        left_out |= {"propose.push", "propose.onset", "method.s_init"}
+    return {key: value for key, value in flat(config).items() if _matters(key) and key not in left_out}
+
+
+def varying(many: Iterable[Mapping[str, str]]) -> list[str]:
+    """The keys whose value is not the same in all of them.
+
+    Example:
+        >>> varying([{"a": "1", "b": "2"}, {"a": "1", "b": "3"}])
+        ['b']
+    """
+    rows = list(many)
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return [key for key in keys if len({row.get(key) for row in rows}) > 1]
+
+
+def _matters(key: str) -> bool:
+    return key not in _IGNORED and key not in _IGNORED_KEYS and not key.startswith(_IGNORED_PARTS)

@@ -1,0 +1,271 @@
+"""Scales, ticks and the frame of a plot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from softprune.reporting.charts import Axis, Chart
+
+NAN = float("nan")
+# Free room between the outermost value and the end of an axis that fits its values, as a share of its length.
+_PADDING = 0.04
+_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# Pixels of a character at the font size of the style sheet, 12; a little more than most are.
+_CHARACTER = 6.4
+_LONGEST = 22  # characters of a category
+_SLANT = 0.72  # sine of the angle of slanted labels
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps values to pixels.
+
+    Args:
+        low: the value at ``start``.
+        high: the value at ``end``.
+        log: logarithmic; both ends are positive then.
+        start: pixel.
+        end: pixel; before ``start`` on an axis that goes up.
+    """
+
+    low: float
+    high: float
+    log: bool
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value; NaN where it cannot be drawn."""
+        if not math.isfinite(value) or (self.log and value <= 0):
+            return NAN
+        share = (self._bent(value) - self._bent(self.low)) / (self._bent(self.high) - self._bent(self.low))
+        # Far outside a given range: no number that a renderer might choke on.
+        return self.start + min(max(share, -10.0), 10.0) * (self.end - self.start)
+
+    def _bent(self, value: float) -> float:
+        # Halved: the difference of two huge numbers may not be a number.
+        return math.log10(value) if self.log else value / 2
+
+
+def fitted(axis: Axis, values: Iterable[float], *, zero: bool = False) -> tuple[float, float]:
+    """The range of an axis: as given, and else around the values.
+
+    Args:
+        axis: with ends that are given or not.
+        values: all that is to be seen.
+        zero: whether 0 must be seen, as under bars.
+    """
+    log = axis.scale == "log"
+    if axis.categories:
+        return -0.5, len(axis.categories) - 0.5
+    seen = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
+    low, high = (min(seen), max(seen)) if seen else ((1.0, 10.0) if log else (0.0, 1.0))
+    if zero and not log:
+        low, high = min(low, 0.0), max(high, 0.0)
+    # No axis begins where numbers lose their digits.
+    wide_low, wide_high = (max(low, 1e-300) / 1.15, max(high, 1e-300) * 1.15) if log else _padded(low, high)
+    if not log and low >= 0 > wide_low:
+        wide_low = 0.0
+    if axis.percent and not log and high <= 1 < wide_high:
+        wide_high = 1.0
+    bottom = wide_low if axis.low is None or (log and axis.low <= 0) else axis.low
+    top = wide_high if axis.high is None or (log and axis.high <= 0) else axis.high
+    if bottom < top:
+        return bottom, top
+    return (top / 2, bottom * 2) if log else _padded(top, bottom)
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    room = (high / 2 - low / 2) * 2 * _PADDING
+    if low + room == low or not math.isfinite(room):
+        room = abs(low) * 0.1 or 0.5
+    return max(low - room, -1e300), min(high + room, 1e300)
+
+
+def ticks(axis: Axis, scale: Scale, *, count: int) -> list[tuple[float, str]]:
+    """Round values inside the range, about ``count`` of them, with their labels."""
+    if scale.log:
+        values = _decades(scale.low, scale.high, count=count)
+        return [(value, short(value, percent=axis.percent)) for value in values]
+    step = _step((scale.high - scale.low) / max(count, 1))
+    if not math.isfinite(step) or step <= 0:
+        return []
+    first, last = math.ceil(scale.low / step - 1e-9), math.floor(scale.high / step + 1e-9)
+    if last - first > 4 * count:
+        return []
+    return [(k * step, _label(k * step, step, percent=axis.percent)) for k in range(first, last + 1)]
+
+
+def whole_ticks(scale: Scale, *, count: int) -> list[tuple[float, str]]:
+    """As :func:`ticks`, of whole numbers alone: epochs and steps have no halves."""
+    step = max(1.0, _step((scale.high - scale.low) / max(count, 1)))
+    first, last = math.ceil(scale.low / step - 1e-9), math.floor(scale.high / step + 1e-9)
+    return [(k * step, _label(k * step, step, percent=False)) for k in range(first, min(last, first + 100) + 1)]
+
+
+def _step(rough: float) -> float:
+    """The smallest of 1, 2, 2.5, 5, 10 times a power of ten that is not below ``rough``."""
+    if rough <= 0 or not math.isfinite(rough):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next((m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9)), 10 * power)
+
+
+def _decades(low: float, high: float, *, count: int) -> list[float]:
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    every = max(1, math.ceil((last - first + 1) / max(count, 1)))
+    tens = [10.0**k for k in range(first, last + 1, every)]
+    if len(tens) >= 3:
+        return tens
+    finer = [m * 10.0**k for k in range(first - 1, last + 1) for m in (1, 2, 5)]
+    return [value for value in finer if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+
+
+def _label(value: float, step: float, *, percent: bool) -> str:
+    if percent:
+        places = max(0, -math.floor(math.log10(step * 100) + 1e-9))
+        if round(step * 100, places) != round(step * 100, places + 1):
+            places += 1  # steps of 2.5
+        return f"{value * 100 + 0.0:.{min(places, 6)}f} %"
+    return short(round(value / step * 4) * step / 4)
+
+
+def short(value: float, *, percent: bool = False) -> str:
+    """A number as briefly as an axis needs it.
+
+    Example:
+        >>> short(1_500_000), short(0.25), short(2e-7), short(0.001, percent=True)
+        ('1.5 M', '0.25', '2e-07', '0.1 %')
+    """
+    if percent:
+        return f"{value * 100:.6g} %"
+    for size, unit in _UNITS:
+        if size <= abs(value) < 1e15 and (size > 1e3 or abs(value) >= 1e4):
+            return f"{value / size:.6g} {unit}"
+    return f"{value:.6g}"
+
+
+def spread_out(number: int, *, room: int) -> Sequence[int]:
+    """The places of names to write where there is room for some: every second, third, ..., the first always."""
+    return range(0, number, max(1, math.ceil(number / max(room, 1))))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where a chart is drawn.
+
+    Args:
+        width: of the whole picture.
+        height: of the whole picture.
+        x: the horizontal scale.
+        y: the vertical scale.
+        x_ticks: values and labels.
+        y_ticks: values and labels.
+        slanted: whether the labels below are.
+    """
+
+    width: int
+    height: int
+    x: Scale
+    y: Scale
+    x_ticks: Sequence[tuple[float, str]]
+    y_ticks: Sequence[tuple[float, str]]
+    slanted: bool
+
+
+def framed(chart: Chart, width: int, height: int) -> Frame:
+    """Fit scales and labels of a chart into a picture of this size."""
+    x_low, x_high = fitted(chart.x, (v for s in chart.series for v in s.x))
+    bars = any(s.mark == "bars" for s in chart.series)
+    y_low, y_high = fitted(chart.y, _reach(chart), zero=bars)
+    y_probe = Scale(y_low, y_high, chart.y.scale == "log", height - 60, 14)
+    y_ticks = ticks(chart.y, y_probe, count=max(3, height // 48))
+    left = 33 + _CHARACTER * max((len(label) for _, label in y_ticks), default=1)
+    x_probe = Scale(x_low, x_high, chart.x.scale == "log", left, width - 14)
+    x_ticks, slanted = _below(chart.x, x_probe, chart)
+    tallest = max((len(label) for _, label in x_ticks), default=0) * _CHARACTER * _SLANT
+    bottom = 40 + (min(tallest + 8, height * 0.42) if slanted else 10)
+    return Frame(
+        width=width,
+        height=height,
+        x=x_probe,
+        y=Scale(y_low, y_high, chart.y.scale == "log", height - bottom, 14),
+        x_ticks=x_ticks,
+        y_ticks=y_ticks,
+        slanted=slanted,
+    )
+
+
+def _reach(chart: Chart) -> list[float]:
+    """All heights that are to be seen, ends of error bars included."""
+    values = [v for s in chart.series for v in s.y]
+    for series in chart.series:
+        for y, spread in zip(series.y, series.spread, strict=False):
+            values += [y - spread, y + spread]
+    return values
+
+
+def _below(axis: Axis, scale: Scale, chart: Chart) -> tuple[list[tuple[float, str]], bool]:
+    length = scale.end - scale.start
+    if not axis.categories:
+        whole = axis.scale == "linear" and not axis.percent and _all_whole(chart)
+        count = max(2, int(length / 90))
+        return (whole_ticks(scale, count=count) if whole else ticks(axis, scale, count=count)), False
+    names = short_names(axis.categories)
+    if max(map(len, names)) * _CHARACTER + 8 <= length / len(names):
+        return [(float(at), name) for at, name in enumerate(names)], False
+    # As close as slanted lines of text can be; names of which some are left out anyway have more room.
+    closest, loose = int(length / 15), int(length / 30)
+    chosen = spread_out(len(names), room=closest if len(names) <= closest else loose)
+    return [(float(at), names[at]) for at in chosen], True
+
+
+def _all_whole(chart: Chart) -> bool:
+    return all(float(v).is_integer() for s in chart.series for v in s.x if abs(v) < 1e15)
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Names for the axis: without an ending that all share, and the end of those that are too long."""
+    ending = ".weight" if all(name.endswith(".weight") and name != ".weight" for name in names) else ""
+    bare = [name.removesuffix(ending) for name in names]
+    return [name if len(name) <= _LONGEST else "\u2026" + name[1 - _LONGEST :] for name in bare]
+
+
+def draw(frame: Frame, chart: Chart) -> list[str]:
+    """Grid, ticks and titles as SVG elements."""
+    left, right = pixel(frame.x.start), pixel(frame.x.end)
+    top, bottom = pixel(frame.y.end), pixel(frame.y.start)
+    parts = ['<g class="axes" aria-hidden="true">']
+    for value, label in frame.y_ticks:
+        at = pixel(frame.y(value))
+        parts.append(f'<path class="rule" d="M{left},{at}H{right}"/>')
+        parts.append(f'<text class="tick end" x="{pixel(frame.x.start - 7)}" y="{at}" dy="4">{escape(label)}</text>')
+    for value, label in frame.x_ticks:
+        parts += _tick_below(frame, pixel(frame.x(value)), label)
+    parts.append(f'<path class="axis" d="M{left},{top}V{bottom}H{right}"/>')
+    middle = pixel((frame.y.start + frame.y.end) / 2)
+    parts.append(
+        f'<text class="title mid" transform="translate(13,{middle}) rotate(-90)">{escape(chart.y.label)}</text>'
+    )
+    centre = pixel((frame.x.start + frame.x.end) / 2)
+    parts.append(f'<text class="title mid" x="{centre}" y="{frame.height - 6}">{escape(chart.x.label)}</text>')
+    parts.append("</g>")
+    return parts
+
+
+def _tick_below(frame: Frame, at: str, label: str) -> list[str]:
+    bottom = frame.y.start
+    mark = f'<path class="axis" d="M{at},{pixel(bottom)}v4"/>'
+    if frame.slanted:
+        where = f'transform="translate({at},{pixel(bottom + 10)}) rotate(-46)"'
+        return [mark, f'<text class="tick end" dx="2" dy="5" {where}>{escape(label)}</text>']
+    return [mark, f'<text class="tick mid" x="{at}" y="{pixel(bottom + 18)}">{escape(label)}</text>']
+
+
+def pixel(value: float) -> str:
+    """A coordinate with one decimal, in as few characters as it takes."""
+    text = f"{value:.1f}"
+    return "0" if text == "-0.0" else text.removesuffix(".0")

@@ -1,0 +1,106 @@
+"""A chart as an SVG file that stands alone: title, picture and legend with colours of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from html import escape
+from importlib import resources
+from textwrap import wrap
+
+from softprune.reporting.charts import Chart
+from softprune.reporting.svg.axes import framed
+from softprune.reporting.svg.figure import HALF, WHOLE, needs_line
+from softprune.reporting.svg.plot import RAMP, Look, drawn, looked, spoken, swatch
+
+_HEAD, _ROW, _EDGE = 16, 20, 14  # pixels above the picture without a title, of a line of text, and around it
+_LETTER, _TALL_LETTER = 7.6, 9.2  # pixels of a letter of the legend and of the title, a little more than most are
+_SAMPLE = 30  # pixels of a sample with the gap behind it
+# What XML cannot hold, though a name may.
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# Colours are written out: programs that make PDF or PNG of a file know no variables of style sheets.
+_STYLE = (
+    "text{font:12px Helvetica,Arial,sans-serif;fill:#5a626b}.title,.name,.head{fill:#1c2024}"
+    ".head{font-size:15px;font-weight:bold}.end{text-anchor:end}.mid{text-anchor:middle}"
+    ".rule{stroke:#e1e4e8;fill:none}.axis{stroke:#8d939a;fill:none}"
+    ".line{stroke-width:1.8;fill:none;stroke-linejoin:round;stroke-linecap:round}.spread{stroke-width:1.2;fill:none}"
+    ".marks{stroke:#fff;stroke-width:.6}.hollow .marks{stroke-width:1.4}.bars{fill-opacity:.85}.faint{opacity:.6}"
+    ".d1 .line{stroke-dasharray:7 4}.d2 .line{stroke-dasharray:1.5 4}.d3 .line{stroke-dasharray:9 3 2 3}"
+)
+
+
+def standalone(chart: Chart) -> str:
+    """A chart as the text of an SVG file: the same text for the same chart.
+
+    Args:
+        chart: what to draw; it is twice as wide if it shows much.
+
+    Example:
+        >>> from softprune.reporting.charts import Axis, Series
+        >>> chart = Chart("loss", "Loss", "", Axis("epoch"), Axis("loss"), (Series("a", (0, 1), (2.0, 1.0)),))
+        >>> standalone(chart).startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+        True
+    """
+    width, height = WHOLE if needs_line(chart) else HALF
+    ident = escape(chart.name)
+    # A series without values has its colour, so that the others have theirs in all charts, but no entry.
+    entries = [(series.name, look, swatch(chart, series, look)) for series, look in looked(chart) if series.x]
+    legend, rows = _legend(entries if len(entries) > 1 else [], width)
+    title = wrap(chart.title, int((width - 2 * _EDGE) / _TALL_LETTER))
+    top = _HEAD + _ROW * len(title)
+    whole = top + height + (_ROW * rows + _EDGE if rows else 0)
+    head = "".join(
+        f'<text class="head" x="{_EDGE}" y="{_ROW * row + 22}">{escape(words)}</text>'
+        for row, words in enumerate(title)
+    )
+    style = _STYLE + "".join(_colours(look.classes for _, look in looked(chart)))
+    return _NOT_XML.sub(
+        "\ufffd",
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{whole}" viewBox="0 0 {width} {whole}"'
+        f' role="img" aria-labelledby="{ident}-t {ident}-d">{spoken(chart, ident)}<style>{style}</style>'
+        f'<rect width="{width}" height="{whole}" fill="#fff"/>{head}'
+        f'<g transform="translate(0,{top})">{drawn(chart, framed(chart, width, height), ident)}</g>'
+        f'<g transform="translate({_EDGE},{top + height + _ROW // 2})">{legend}</g></svg>\n',
+    )
+
+
+def _legend(entries: Iterable[tuple[str, Look, str]], width: int) -> tuple[str, int]:
+    """The entries from left to right in as many lines as they need, and the number of lines."""
+    parts: list[str] = []
+    x, row = 0.0, 0
+    most = int((width - 3 * _EDGE - _SAMPLE) / _LETTER)
+    for whole, look, sample in entries:
+        name = whole if len(whole) <= most else "\u2026" + whole[1 - most :]
+        room = _SAMPLE + _LETTER * len(name) + _EDGE
+        if x and x + room > width - _EDGE:
+            x, row = 0.0, row + 1
+        parts.append(
+            f'<g transform="translate({x:.0f},{_ROW * row})"><g class="{look.classes}">{sample}</g>'
+            f'<text class="name" x="{_SAMPLE}" y="4">{escape(name)}</text></g>'
+        )
+        x += room
+    return "".join(parts), row + 1 if parts else 0
+
+
+def _colours(classes: Iterable[str]) -> Iterable[str]:
+    """Rules for the colours that are used, from those of pages in the light."""
+    for name in sorted({words.split()[0] for words in classes}):
+        colour = _palette()[name]
+        yield f".{name} .line,.{name} .spread{{stroke:{colour}}}.{name} .marks,.{name} .bars{{fill:{colour}}}"
+        yield f".{name}.hollow .marks{{fill:#fff;stroke:{colour}}}"
+
+
+@cache
+def _palette() -> dict[str, str]:
+    """Colours as #rrggbb by class, read from the style sheet of pages."""
+    sheet = (resources.files("softprune.reporting") / "templates" / "chart.css").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for name, colour in re.findall(r"--([\w-]+): (#[0-9a-f]{6})", sheet):
+        found.setdefault(name, colour)  # the first ones are those in the light
+    low, high = (bytes.fromhex(found[name][1:]) for name in ("ramp-a", "ramp-b"))
+    for place in range(RAMP):
+        share = place / (RAMP - 1)
+        mixed = bytes(round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
+        found[f"r{place}"] = f"#{mixed.hex()}"
+    return found

@@ -1,0 +1,278 @@
+"""A table as plain values and as HTML, and the tables of a report: layers, runs and measured times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+from softprune.budget.budget import Budget
+from softprune.budget.show import WEIGHT
+from softprune.reporting.charts import last_densities, named, tensor_costs
+from softprune.reporting.labels import shared_noun
+from softprune.reporting.reading import known
+from softprune.reporting.run import Run
+from softprune.reporting.times import MeasuredTimes
+
+Kind = Literal["text", "number", "count", "percent"]
+# Columns about multiply-adds: what a filter, a block or a direction costs is not known.
+_MACS = ("MACs", "MACs left", "share of MACs left")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value that is written in its own way.
+
+    Args:
+        text: what is read.
+        more: words below it in small.
+        value: what it is sorted by and saved as.
+        best: whether it stands out as the best of its column.
+    """
+
+    text: str
+    more: str = ""
+    value: float | None = None
+    best: bool = False
+
+
+Value = str | float | int | Cell | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Args:
+        name: its header.
+        kind: "text"; "number", written with five digits; "count", whole with separators; "percent" of a fraction.
+        help: what it is, shown when the header is pointed at.
+    """
+
+    name: str
+    kind: Kind = "text"
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values under columns.
+
+    Args:
+        name: its anchor, and the name of its CSV file; unique on a page.
+        caption: what it lists, in a sentence.
+        columns: from left to right.
+        rows: one value for each column; None and NaN are empty.
+        groups: what each row is filtered with on a page, such as a method; empty for none.
+        note: what a reader must know of it, in a sentence or two above it.
+    """
+
+    name: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    groups: tuple[str, ...] = ()
+    note: str = ""
+
+
+def shown(value: Value, kind: Kind) -> str:
+    """A value as people read it.
+
+    Example:
+        >>> shown(0.98123, "percent"), shown(25502912, "count"), shown(0.0123456789, "number"), shown(None, "count")
+        ('98.12 %', '25,502,912', '0.012346', '')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, Cell):
+        return value.text
+    if kind == "text" or isinstance(value, str):
+        return str(value)
+    if not math.isfinite(value):
+        return str(value)
+    if kind == "percent":
+        return f"{value * 100:.2f} %"
+    return f"{value:,.0f}" if kind == "count" else f"{value:.5g}"
+
+
+def table_html(table: Table) -> str:
+    """The table as HTML that the page's script sorts, filters, pages and saves as CSV; names in it are escaped.
+
+    A cell whose text is not its exact value carries that as ``data-v``, for sorting and for the CSV file.
+    """
+    name = escape(table.name)
+    heads = "".join(_head(column) for column in table.columns)
+    groups = table.groups or ("",) * len(table.rows)
+    rows = "\n".join(_row(table, row, group) for row, group in zip(table.rows, groups, strict=True))
+    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    return (
+        f'{note}<div class="table" id="{name}"><div class="tools"><label>Filter <input type="search" '
+        f'placeholder="part of a name" aria-controls="{name}-t"></label>'
+        f'<span class="count" role="status">{len(table.rows):,} rows</span>'
+        f'<button type="button" class="quiet csv" data-name="{name}.csv">Download CSV</button></div>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.caption)}">'
+        f'<table id="{name}-t"><caption>{escape(table.caption)}</caption><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+        '<div class="pager" hidden><button type="button" class="quiet back">Previous</button>'
+        '<span role="status"></span><button type="button" class="quiet next">Next</button></div></div>'
+    )
+
+
+def _head(column: Column) -> str:
+    title = f' title="{escape(column.help)}"' if column.help else ""
+    kind = "" if column.kind == "text" else ' class="n"'
+    return f'<th scope="col" aria-sort="none"{kind}><button type="button"{title}>{escape(column.name)}</button></th>'
+
+
+def _row(table: Table, row: tuple[Value, ...], group: str) -> str:
+    mark = f' data-group="{escape(group)}"' if group else ""
+    cells = "".join(_cell(v, c, first=i == 0) for i, (v, c) in enumerate(zip(row, table.columns, strict=True)))
+    return f"<tr{mark}>{cells}</tr>"
+
+
+def _cell(value: Value, column: Column, *, first: bool) -> str:
+    text = shown(value, column.kind)
+    exact = value.value if isinstance(value, Cell) else value
+    same = exact is None or isinstance(exact, str) or text in ("", str(exact))
+    classes = [*(["n"] if column.kind != "text" else []), *(["best"] if isinstance(value, Cell) and value.best else [])]
+    marks = (f' class="{" ".join(classes)}"' if classes else "") + ("" if same else f' data-v="{exact!r}"')
+    tag, scope = ("th", ' scope="row"') if first else ("td", "")
+    more = ""
+    if isinstance(value, Cell):
+        more = '<span class="visually-hidden"> best</span>' if value.best else ""
+        more += f'<span class="beside">{escape(value.more)}</span>' if value.more else ""
+    return f"<{tag}{scope}{marks}>{escape(text)}{more}</{tag}>"
+
+
+_TIME = Column("microseconds", "number", "measured time of the layer, one sample")
+
+
+def _columns(runs: Sequence[Run]) -> tuple[Column, ...]:
+    what, single = shared_noun(run.units for run in runs), all(run.units == WEIGHT for run in runs)
+    sized = what if single else f"importances of {what}"
+    return (
+        Column("layer", help="name of the weight tensor" if single else "name of the tensor"),
+        Column("shape", help="" if single else f"of the importances, one for each of the {what}"),
+        Column(what, "count", f"all {what} of the tensor"),
+        Column(f"{what} left", "count", f"{what} that are not zero"),
+        Column("sparsity", "percent", f"share of the {what} that are zero"),
+        Column("threshold", "number", f"{sized} smaller than this are zero"),
+        Column("s", "number", "the learnt parameter behind the threshold"),
+        Column("MACs", "count", "multiply-adds of one forward pass, dense"),
+        Column("MACs left", "count", "multiply-adds that are left"),
+        Column("share of MACs left", "percent", "how much of what is left in all layers is in this one"),
+        Column("L1 norm", "number", f"sum of the sizes of the {sized} that are left"),
+    )
+
+
+def layer_table(runs: Sequence[Run], against: Sequence[Budget] = ()) -> Table:
+    """Every layer with all its numbers at the end; of several runs one after the other."""
+    several = len(runs) > 1
+    timed = any(run.latency is not None and run.latency.microseconds for run in runs)
+    found = [(name, row) for run, name in named(runs, "") for row in _rows(run, against, timed=timed)]
+    others = tuple(Column(f"sparsity, {budget.source}", "percent") for budget in against)
+    columns = (*_columns(runs), *((_TIME,) if timed else ()), *others)
+    counted = not runs or any(run.units == WEIGHT for run in runs)
+    shown = [place for place, column in enumerate(columns) if counted or column.name not in _MACS]
+    rows = [(name, tuple(row[place] for place in shown)) for name, row in found]
+    return Table(
+        name="layer-table",
+        caption="Every layer after the last logged epoch, in the order of the network.",
+        columns=((Column("run"),) if several else ()) + tuple(columns[place] for place in shown),
+        rows=tuple(((name, *row) if several else row) for name, row in rows),
+        groups=tuple(name for name, _ in rows) if several else (),
+    )
+
+
+def _rows(run: Run, against: Sequence[Budget], *, timed: bool) -> Iterator[tuple[Value, ...]]:
+    costs = tensor_costs([run])
+    densities = last_densities(run)
+    last = {name: rows[-1] for name, rows in run.layers.items()}
+    counted = run.units == WEIGHT
+    macs = {n: last[n].macs if n in last else d * costs[n].macs if n in costs else None for n, d in densities.items()}
+    total = sum(value for value in map(known, macs.values()) if value is not None)
+    for name, density in densities.items():
+        cost, row, left = costs.get(name), last.get(name), macs[name] if counted else None
+        yield (
+            name,
+            " x ".join(map(str, cost.shape)) if cost else None,
+            cost.params if cost else None,
+            _whole(density * cost.params) if cost else None,
+            1 - density,
+            row.alpha if row else None,
+            row.s if row else None,
+            cost.macs if cost and counted else None,
+            _whole(left),
+            left / total if left is not None and total else None,
+            row.l1_active if row else None,
+            *((run.latency.layer(name) if run.latency else None,) if timed else ()),
+            *(1 - budget[name] if name in budget else None for budget in against),
+        )
+
+
+def _whole(value: float | None) -> int | None:
+    found = known(value)
+    return None if found is None else round(found)
+
+
+def run_table(runs: Sequence[Run]) -> Table:
+    """The runs side by side."""
+    what = shared_noun(run.units for run in runs)
+    stored = any(run.stored is not None for run in runs)
+    columns = (
+        Column("run", help="name of the folder"),
+        Column("method"),
+        Column("goal"),
+        Column("seed", "count"),
+        Column("accuracy", "percent", "on the test samples, after the last evaluated epoch"),
+        Column("sparsity", "percent", f"share of all managed {what} that are zero"),
+        Column(f"{what} left", "count"),
+        *((Column("parameters stored", "count", "of the whole network, without what is zero"),) if stored else ()),
+        Column("MACs left", "count", "multiply-adds of one forward pass"),
+        Column("state"),
+    )
+    rows = tuple(
+        (
+            name,
+            run.label,
+            run.goal,
+            run.seed,
+            run.accuracy,
+            run.sparsity,
+            run.params,
+            *((run.stored,) if stored else ()),
+            run.macs,
+            "finished" if run.finished else "not finished",
+        )
+        for run, name in named(runs, "this run")
+    )
+    return Table("runs", "The runs of this report.", columns, rows, groups=tuple(str(row[0]) for row in rows))
+
+
+def times_table(named: Sequence[tuple[MeasuredTimes, str]]) -> Table | None:
+    """The engines of all runs that were measured; None if none was.
+
+    Args:
+        named: what was measured, with the name of its run.
+    """
+    rows = tuple(
+        (name, s.engine, s.best, s.median, s.ratio, s.low, s.high, s.bursts, s.dropped, latency.conditions)
+        for latency, name in named
+        for s in latency.standings
+    )
+    columns = (
+        Column("run"),
+        Column("engine"),
+        Column("best ms", "number", "the fastest call"),
+        Column("median ms", "number"),
+        Column("ratio", "number", "best time of this engine over that of softprune"),
+        Column("low", "number", "lower quartile of the ratio of bursts side by side"),
+        Column("high", "number", "upper quartile"),
+        Column("bursts", "count", "bursts that count"),
+        Column("dropped", "count", "bursts in which the process did not get its processor"),
+        Column("where"),
+    )
+    caption = "Measured times of one call; the other engines compute the zeros too."
+    return Table("latency", caption, columns, rows, groups=tuple(str(row[0]) for row in rows)) if rows else None

@@ -1,0 +1,272 @@
+"""Channels: which of a network's are one and the same, and which have to stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+
+from softprune.structure.program import module_path
+
+
+class Channels:
+    """Numbers for channels; those that can only go together are joined, those that must stay are pinned."""
+
+    def __init__(self) -> None:
+        self._above: list[int] = []
+        self._pins: dict[int, str] = {}
+
+    def fresh(self, count: int) -> list[int]:
+        """So many new ones."""
+        first = len(self._above)
+        self._above.extend(range(first, first + count))
+        return list(range(first, first + count))
+
+    def find(self, channel: int) -> int:
+        """The one that stands for all that are joined with it."""
+        while self._above[channel] != channel:
+            self._above[channel] = self._above[self._above[channel]]
+            channel = self._above[channel]
+        return channel
+
+    def join(self, some: Sequence[int], others: Sequence[int]) -> None:
+        """Tell that two lists are of the same channels, in this order."""
+        for one, other in zip(some, others, strict=True):
+            a, b = self.find(one), self.find(other)
+            if a != b:
+                self._above[b] = a
+                if b in self._pins:
+                    self._pins.setdefault(a, self._pins.pop(b))
+
+    def pin(self, channels: Iterable[int], why: str) -> None:
+        """Tell that these must stay; the first reason is kept."""
+        for channel in channels:
+            self._pins.setdefault(self.find(channel), why)
+
+    def pins(self) -> dict[int, str]:
+        """Those that must stay, by the one that stands for each, and why."""
+        return {self.find(channel): why for channel, why in self._pins.items()}
+
+    @property
+    def count(self) -> int:
+        """How many numbers were given out."""
+        return len(self._above)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What is known of a tensor that flows through the network.
+
+    Args:
+        axis: where its channels are.
+        channels: the number of each.
+        constant: where the tape tells what each holds if that is the same everywhere and for every input, else NaN.
+    """
+
+    axis: int
+    channels: Sequence[int]
+    constant: int
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A layer with weights, as it is used at one place.
+
+    Args:
+        path: of its module.
+        kind: "convolution", "transposed", "linear" or "norm".
+        inputs: the channels that it reads; those of a norm are its outputs as well.
+        constant: where the tape tells what each of them holds.
+        outputs: the channels that it makes.
+        groups: of a convolution.
+        exact: whether a constant input adds the same to every output position; not so next to padding.
+    """
+
+    path: str
+    kind: str
+    inputs: Sequence[int]
+    constant: int
+    outputs: Sequence[int]
+    groups: int = 1
+    exact: bool = True
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups > 1 and self.groups == len(self.inputs)
+
+
+# Values: what the layers of a network hold, and what follows for their channels.
+
+
+class Values:
+    """Those of a network as it is.
+
+    Args:
+        model: the network.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def held(self, name: str) -> Tensor:
+        """A parameter or buffer by its name, in double precision."""
+        path, _, attribute = name.rpartition(".")
+        found = getattr(self._model.get_submodule(path), attribute)
+        assert isinstance(found, Tensor)
+        return found.detach().cpu().double()
+
+    def answer(self, reader: Reader, inputs: Tensor) -> Tensor:
+        """What each output of a layer is without the bias, if all inputs that it listens to are constant."""
+        return sums(reader, self.weight(reader), inputs)
+
+    def listens(self, reader: Reader) -> Tensor:
+        """Which inputs of a layer have a weight that is not zero."""
+        taps = _taps(self.weight(reader)).abs().amax(2)
+        heard: Tensor = taps.view(reader.groups, -1, taps.shape[1]).amax(1) > 0
+        return heard.flatten()
+
+    def scale(self, path: str) -> Tensor | None:
+        """The weights of a norm, if it has any."""
+        return None if self._model.get_submodule(path).weight is None else self.held(f"{path}.weight")
+
+    def weight(self, reader: Reader) -> Tensor:
+        """The weights of a convolution or linear layer, outputs first, inputs of the group second."""
+        weight = self.held(f"{reader.path}.weight")
+        return outputs_first(weight, reader.groups) if reader.kind == "transposed" else weight
+
+
+def outputs_first(weight: Tensor, groups: int) -> Tensor:
+    """The weights of a transposed convolution as those of a convolution: outputs, then inputs of the group."""
+    parts = weight.view(groups, weight.shape[0] // groups, *weight.shape[1:]).transpose(1, 2)
+    return parts.reshape(-1, *parts.shape[2:])
+
+
+def sums(reader: Reader, weight: Tensor, inputs: Tensor) -> Tensor:
+    """The outputs of a layer with these weights, NaN where an input that one listens to is no constant."""
+    groups = reader.groups
+    taps = _taps(weight).view(groups, weight.shape[0] // groups, weight.shape[1], -1)
+    heard = taps.abs().amax(3) > 0
+    known = inputs.view(groups, 1, -1).expand_as(heard)
+    parts = torch.where(heard, taps.sum(3) * known, 0.0)
+    if not reader.exact:
+        parts = torch.where(heard & (known != 0), torch.nan, parts)
+    return parts.sum(2).flatten()
+
+
+def _taps(weight: Tensor) -> Tensor:
+    return weight.reshape(*weight.shape[:2], math.prod(weight.shape[2:]))
+
+
+# The tape: how the constants that channels hold follow from each other, step by step.
+#
+# It is recorded once. Played with the values of a network it tells what each channel holds; played with other values,
+# what it would hold.
+
+
+Step = Callable[..., Tensor]
+
+
+class Tape:
+    """Steps, each of which makes one vector, in double precision with NaN for what is no constant, of earlier ones."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[Step, tuple[int, ...]]] = []
+
+    def note(self, step: Step, *given: int) -> int:
+        """Add a step that is called with the values and these earlier vectors; its place."""
+        self._steps.append((step, given))
+        return len(self._steps) - 1
+
+    def unknown(self, count: int) -> int:
+        """A vector of channels that hold no constant."""
+        nothing = torch.full((count,), torch.nan, dtype=torch.double)
+        return self.note(lambda values: nothing)
+
+    def play(self, values: Values) -> list[Tensor]:
+        """All vectors, by their places."""
+        made: list[Tensor] = []
+        for step, given in self._steps:
+            made.append(step(values, *[made[place] for place in given]))
+        return made
+
+
+# The walk: through the operations of a network, following its channels.
+
+
+@dataclass
+class Walk:
+    """All that is known so far.
+
+    Args:
+        model: the network that the program was made of.
+        names: placeholder -> name of the parameter or buffer.
+        channels: of all tensors.
+        flows: what is known of the value of each node; nodes that are not here are not followed.
+        readers: the layers with weights, each time one is used.
+        pools: the channels of each average pool, and how many numbers of each it averages.
+        tape: what the channels hold.
+    """
+
+    model: nn.Module
+    names: dict[str, str]
+    channels: Channels = field(default_factory=Channels)
+    flows: dict[Node, Flow] = field(default_factory=dict)
+    readers: list[Reader] = field(default_factory=list)
+    pools: list[tuple[Sequence[int], int]] = field(default_factory=list)
+    tape: Tape = field(default_factory=Tape)
+
+    def flow(self, node: Any) -> Flow | None:
+        return self.flows.get(node) if isinstance(node, Node) else None
+
+    def read(self, node: Any, axis: int, *, count: int) -> Flow:
+        """The flow of an argument with channels on this axis; of one that is not followed all channels stay."""
+        found = self.flow(node)
+        if found is not None and found.axis == axis and len(found.channels) == count:
+            return found
+        if found is not None:
+            self.channels.pin(found.channels, f"{node.name} is read in another way than it was made")
+        fresh = self.channels.fresh(count)
+        self.channels.pin(fresh, "an input of the network" if _is_input(node) else f"{node} is not followed")
+        return Flow(axis, fresh, self.tape.unknown(count))
+
+    def name(self, node: Any) -> str | None:
+        """The parameter or buffer that an argument is."""
+        return self.names.get(node.name) if isinstance(node, Node) else None
+
+    def stay(self, node: Node, why: str = "") -> None:
+        """All channels that this node reads stay: what it does with them is not known here."""
+        reason = f"{module_path(node) or 'the network itself'}: {why or node.target}"
+        for one in node.all_input_nodes:
+            if one in self.flows:
+                self.channels.pin(self.flows[one].channels, reason)
+
+    def use(self, reader: Reader) -> None:
+        """Note a layer; one that is used twice has the same channels at both places."""
+        for other in self.readers:
+            if other.path == reader.path:
+                self.channels.join(other.inputs, reader.inputs)
+                self.channels.join(other.outputs, reader.outputs)
+        self.readers.append(reader)
+
+
+def begin(model: nn.Module, program: ExportedProgram) -> Walk:
+    """A walk that has not begun."""
+    kinds = (InputKind.PARAMETER, InputKind.BUFFER)
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind in kinds]
+    return Walk(model, {spec.arg.name: str(spec.target) for spec in specs})  # type: ignore[union-attr]
+
+
+def shape(node: Any) -> tuple[Any, ...]:
+    """The sizes of what a node makes; that of the batch is no number."""
+    return tuple(node.meta["val"].shape)
+
+
+def _is_input(node: Any) -> bool:
+    return isinstance(node, Node) and node.op == "placeholder"

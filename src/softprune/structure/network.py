@@ -1,0 +1,288 @@
+"""A network as its channels see it: layers that read and make channels, with one number for those that go together."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from softprune.structure import rules, rules_layout
+from softprune.structure.channels import Reader, Tape, Values, Walk, begin
+from softprune.structure.program import Example, exported
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A layer with weights, as it is used at one place.
+
+    Args:
+        reader: what the walk has noted.
+        inputs: the numbers of the channels that it reads, one stands for all that are joined.
+        outputs: of those that it makes.
+    """
+
+    reader: Reader
+    inputs: Tensor
+    outputs: Tensor
+
+    @property
+    def sides(self) -> tuple[Tensor, Tensor]:
+        return self.inputs, self.outputs
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """What a walk has found.
+
+    Args:
+        places: the layers, each time one is used, in order.
+        pools: the channels of each average pool, and how many numbers of each it averages.
+        pins: channel -> why it must stay.
+        count: how many numbers of channels there are.
+        tape: what the channels hold.
+    """
+
+    places: tuple[Place, ...]
+    pools: tuple[tuple[Tensor, int], ...]
+    pins: dict[int, str]
+    count: int
+    tape: Tape
+
+    def again(self, path: str) -> list[Place]:
+        """All places of a layer that is used more than once."""
+        return self._repeated.get(path, [])
+
+    @cached_property
+    def _repeated(self) -> dict[str, list[Place]]:
+        found: dict[str, list[Place]] = {}
+        for place in self.places:
+            found.setdefault(place.reader.path, []).append(place)
+        return {path: places for path, places in found.items() if len(places) > 1}
+
+    @cached_property
+    def listeners(self) -> list[Place]:
+        """The layers that need what they read; norms and depthwise layers hand their channels on."""
+        return [p for p in self.places if p.reader.kind != "norm" and not p.reader.depthwise]
+
+    @cached_property
+    def read(self) -> Tensor:
+        """The channels that the listeners read, one layer after the other."""
+        return torch.cat([p.inputs for p in self.listeners])
+
+    @cached_property
+    def free(self) -> Tensor:
+        """Whether a channel is made by a layer and may go."""
+        free = torch.zeros(self.count, dtype=torch.bool)
+        for place in self.places:
+            free[place.outputs] = True
+        free[list(self.pins)] = False
+        return free
+
+    def empties(self, gone: Tensor) -> bool:
+        """Whether a layer would be left without inputs or without outputs."""
+        channels, side_of, count = self._sides
+        kept = (~gone[channels]).double()
+        return bool((torch.bincount(side_of, kept, minlength=count) == 0).any())
+
+    @cached_property
+    def _sides(self) -> tuple[Tensor, Tensor, int]:
+        sides = [side for place in self.places for side in place.sides]
+        lengths = torch.tensor([len(side) for side in sides], dtype=torch.int64)
+        if not sides:
+            return lengths, lengths, 0
+        return torch.cat(sides), torch.arange(len(sides)).repeat_interleave(lengths), len(sides)
+
+    def first_places(self) -> dict[str, Place]:
+        """Each layer once, by its path."""
+        found: dict[str, Place] = {}
+        for place in self.places:
+            found.setdefault(place.reader.path, place)
+        return found
+
+
+def network(walk: Walk) -> Network:
+    """Once all is joined that belongs together."""
+    channels = walk.channels
+    stands_for = torch.tensor([channels.find(c) for c in range(channels.count)], dtype=torch.int64)
+    places = tuple(Place(r, stands_for[list(r.inputs)], stands_for[list(r.outputs)]) for r in walk.readers)
+    pools = tuple((stands_for[list(of)], each) for of, each in walk.pools)
+    return Network(places, pools, channels.pins(), channels.count, walk.tape)
+
+
+# Following: a walk from the inputs of a network to its outputs.
+
+
+RULES = {**rules.ELEMENTWISE, **rules_layout.RULES, **rules.LAYERS}
+
+
+@torch.no_grad()
+def follow(model: nn.Module, example: Example) -> Network:
+    """Where every channel of a network comes from and who reads it.
+
+    Raises:
+        ValueError: if torch.export cannot follow the module.
+    """
+    program = exported(model, example)
+    walk = begin(model, program)
+    for node in program.graph.nodes:
+        if node.op == "output":
+            for one in node.all_input_nodes:
+                if one in walk.flows:
+                    walk.channels.pin(walk.flows[one].channels, "an output of the network")
+        elif node.op == "call_function":
+            _step(walk, node)
+    return network(walk)
+
+
+def _step(walk: Walk, node: Node) -> None:
+    made = node.meta.get("val")
+    if node.target is operator.getitem:
+        # The first result of a norm; of other operations with several results nothing is followed.
+        source = node.args[0]
+        if node.args[1] == 0 and source in walk.flows:
+            walk.flows[node] = walk.flows[source]  # type: ignore[index]
+        return
+    if not isinstance(made, Tensor | tuple | list):
+        return  # a size, or a check of sizes
+    rule = RULES.get(str(node.target))
+    if rule is None:
+        walk.stay(node)
+        return
+    flow = rule(walk, node)
+    if flow is not None:
+        walk.flows[node] = flow
+
+
+# Removal: which channels of a network can go, and why the others stay.
+
+
+@dataclass(frozen=True)
+class Left:
+    """Dead channels that stay.
+
+    Attributes:
+        path: the layer that makes them.
+        count: how many.
+        why: the reason.
+    """
+
+    path: str
+    count: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.count} dead channels stay: {self.why}"
+
+
+@dataclass(frozen=True, eq=False)
+class Removal:
+    """What goes.
+
+    Args:
+        gone: whether each channel does.
+        heard: whether a reader needs it.
+        constants: what the channels hold, as the tape tells it.
+    """
+
+    gone: Tensor
+    heard: Tensor
+    constants: list[Tensor]
+
+
+def decide(network: Network, values: Values) -> Removal:
+    """Every channel that nothing listens to, or that holds a constant which the readers' biases can take over."""
+    constants = network.tape.play(values)
+    heard = torch.zeros(network.count, dtype=torch.bool)
+    needed = [values.listens(p.reader) & ~_replaceable(network, p, constants) for p in network.listeners]
+    if needed:
+        heard[network.read[torch.cat(needed)]] = True
+    gone = network.free & ~heard
+    _keep_one(network, gone)
+    _keep_groups_equal(network, gone)
+    return Removal(gone, heard, constants)
+
+
+def _replaceable(network: Network, place: Place, constants: list[Tensor]) -> Tensor:
+    """Inputs that hold nothing, or a constant that the bias can take over: the same at every place of the layer."""
+    reader = place.reader
+    mine = constants[reader.constant]
+    same = ~mine.isnan()
+    for other in network.again(reader.path):
+        same = same & (constants[other.reader.constant] == mine)
+    return same if reader.exact else same & (mine == 0)
+
+
+def _keep_groups_equal(network: Network, gone: Tensor) -> None:
+    """Groups of a convolution have equally many channels: those that lose more get some back, until all agree."""
+    grouped = [p for p in network.places if p.reader.groups > 1 and not p.reader.depthwise]
+    changed = True
+    while changed:
+        changed = False
+        for place in grouped:
+            for side in place.sides:
+                parts = side.view(place.reader.groups, -1)
+                lost = gone[parts]
+                fewest = lost.sum(1).min()
+                # The first ones of each group go, the others come back.
+                back = lost & (lost.cumsum(1) > fewest)
+                if bool(back.any()):
+                    gone[parts[back]] = False
+                    changed = True
+
+
+def _keep_one(network: Network, gone: Tensor) -> None:
+    """A layer cannot be empty: one of its channels stays."""
+    if not network.empties(gone):
+        return
+    for place in network.places:
+        for side in place.sides:
+            if bool(gone[side].all()):
+                gone[side[0]] = False
+
+
+def taken_over(place: Place, removal: Removal) -> Tensor | None:
+    """The constants of inputs that go, which the bias takes over: 0 for all others, None if there are none."""
+    reader = place.reader
+    if reader.kind not in ("convolution", "linear") or not reader.exact or reader.depthwise:
+        return None
+    constant = torch.where(removal.gone[place.inputs], removal.constants[reader.constant].nan_to_num(), 0.0)
+    return constant if bool(constant.any()) else None
+
+
+def left_over(network: Network, values: Values, removal: Removal) -> Iterator[Left]:
+    """Channels that a layer or its norm makes a constant, and that are still there."""
+    norms = [p for p in network.places if p.reader.kind == "norm"]
+    for place in network.places:
+        if place.reader.kind == "norm":
+            continue
+        dead = _silent(values, place)
+        for norm in norms:
+            if torch.equal(norm.inputs, place.outputs) and list(norm.reader.inputs) == list(place.reader.outputs):
+                dead |= _silent(values, norm)
+        counts: dict[str, int] = {}
+        for channel in place.outputs[dead & ~removal.gone[place.outputs]].tolist():
+            why = _why(network, channel, removal)
+            counts[why] = counts.get(why, 0) + 1
+        yield from (Left(place.reader.path, count, why) for why, count in counts.items())
+
+
+def _why(network: Network, channel: int, removal: Removal) -> str:
+    if channel in network.pins:
+        return network.pins[channel]
+    if bool(removal.heard[channel]):
+        return "what they hold after bias and norm, or what is added to it, is read"
+    return "a layer cannot be empty, nor its groups of different widths"
+
+
+def _silent(values: Values, place: Place) -> Tensor:
+    """Which outputs of a layer, or of a norm, do not depend on its input."""
+    weight = values.scale(place.reader.path) if place.reader.kind == "norm" else values.weight(place.reader)
+    if weight is None:
+        return torch.zeros(len(place.outputs), dtype=torch.bool)
+    silent: Tensor = weight.abs().reshape(len(weight), -1).amax(1) == 0
+    return silent

@@ -1,0 +1,172 @@
+"""The ledger: what the layers of a network cost with some of their channels gone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from softprune.structure.channels import Reader, Values, sums
+from softprune.structure.network import Network, Place, Removal, taken_over
+
+Unit = Literal["weights", "params", "macs"]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One layer.
+
+    Args:
+        place: where it is first used.
+        taps: weights for one input and one output; 0 for a norm.
+        groups: that inputs are divided into; of a depthwise layer, and of a norm, each output has one input.
+        own: parameters that each output has besides.
+        uses: multiply-adds for each weight.
+    """
+
+    place: Place
+    taps: int
+    groups: int
+    own: int
+    uses: float
+    alone: bool
+
+
+class Ledger:
+    """Counts what is left of the layers that channels are followed through, and of average pools.
+
+    Args:
+        network: the layers.
+        model: that they are of.
+        macs: name of a weight -> multiply-adds of all its uses.
+        batch: samples that they were counted for.
+    """
+
+    def __init__(self, network: Network, model: nn.Module, macs: Mapping[str, int], batch: int) -> None:
+        self._lines = [_line(place, model, macs) for place in network.first_places().values()]
+        lines, numbers = self._lines, torch.arange(len(self._lines))
+        sides = [[line.place.sides[side] for line in lines] for side in (0, 1)]
+        self._channels = [torch.cat(side) for side in sides]
+        self._line_of = [numbers.repeat_interleave(torch.tensor([len(s) for s in side])) for side in sides]
+        self._taps, self._groups, self._own, self._uses = (
+            torch.tensor([float(getattr(line, key)) for line in lines], dtype=torch.double)
+            for key in ("taps", "groups", "own", "uses")
+        )
+        self._alone = torch.tensor([line.alone for line in lines])
+        pools = [(channel, each * batch) for of, each in network.pools for channel in of.tolist()]
+        self._pooled = torch.tensor([channel for channel, _ in pools], dtype=torch.int64)
+        self._averaged = torch.tensor([each for _, each in pools], dtype=torch.double)
+
+    def total(self, removal: Removal, unit: Unit) -> int:
+        """What these layers and pools cost without the channels that go."""
+        inputs, outputs = self._widths(removal)
+        weights = outputs * self._inputs_each(inputs) * self._taps
+        if unit == "weights":
+            return int(weights.sum())
+        if unit == "params":
+            return int((weights + outputs * (self._own + self._new_biases(removal))).sum())
+        return round(float((weights * self._uses).sum() + self._averaged[~removal.gone[self._pooled]].sum()))
+
+    def prices(self, removal: Removal, unit: Unit) -> Tensor:
+        """What each channel adds to the total by itself, as wide as the layers are."""
+        inputs, outputs = self._widths(removal)
+        factor = self._uses if unit == "macs" else 1.0
+        read = torch.where(self._alone, 0.0, outputs * self._taps / self._groups) * factor
+        made = self._inputs_each(inputs) * self._taps * factor
+        if unit == "params":
+            made = made + self._own
+        found = torch.zeros(len(removal.gone), dtype=torch.double)
+        for side, price in enumerate((read, made)):
+            found.index_add_(0, self._channels[side], price[self._line_of[side]])
+        return found.index_add_(0, self._pooled, self._averaged) if unit == "macs" else found
+
+    def _widths(self, removal: Removal) -> list[Tensor]:
+        """How many inputs and outputs each layer keeps."""
+        kept = (~removal.gone).double()
+        return [
+            torch.bincount(line_of, kept[channels], minlength=len(self._lines))
+            for channels, line_of in zip(self._channels, self._line_of, strict=True)
+        ]
+
+    def _inputs_each(self, inputs: Tensor) -> Tensor:
+        """The inputs that each output of a layer has."""
+        return torch.where(self._alone, 1.0, inputs / self._groups)
+
+    def _new_biases(self, removal: Removal) -> Tensor:
+        """Where constants that go are taken over by a bias that was not there."""
+        new = [line.own == 0 and line.taps > 0 and taken_over(line.place, removal) is not None for line in self._lines]
+        return torch.tensor(new, dtype=torch.double)
+
+
+def _line(place: Place, model: nn.Module, macs: Mapping[str, int]) -> _Line:
+    reader = place.reader
+    module: Any = model.get_submodule(reader.path)
+    own = int(module.bias is not None)
+    if reader.kind == "norm":
+        return _Line(place, 0, 1, own + (module.weight is not None), 0.0, alone=True)
+    uses = macs.get(f"{reader.path}.weight", 0) / module.weight.numel()
+    taps = math.prod(module.weight.shape[2:])
+    return _Line(place, taps, reader.groups, own, uses, alone=reader.depthwise)
+
+
+# Foreseen values: those of a network some of whose filters will be zero as a whole, by a gate on each.
+
+
+class Foreseen(Values):
+    """What the layers would hold with these filters alive. A weight that no gate closes counts as not zero.
+
+    Weights are looked at in the rare case that all inputs of a group are constants; else the cost is that of a few
+    operations on vectors as long as a layer is wide.
+
+    Args:
+        read: a parameter or buffer by its name, as it is behind its gate.
+        gates: name of a gated tensor -> which of all units are its own.
+    """
+
+    def __init__(self, read: Callable[[str], Tensor], gates: Mapping[str, slice]) -> None:
+        self._read = read
+        self._gates = gates
+        self._held: dict[str, Tensor] = {}
+        self.alive = torch.zeros(0, dtype=torch.bool)
+
+    def with_alive(self, alive: Tensor) -> Foreseen:
+        """The same with these units alive, one bool each."""
+        self.alive = alive
+        return self
+
+    def held(self, name: str) -> Tensor:
+        if name not in self._held:
+            found = self._read(name).detach().cpu().double()
+            # A gated number may be 0 just now, as where the scale of a last norm starts there; it will not stay.
+            self._held[name] = torch.where(found == 0, 1.0, found) if self._scales(name) else found
+        found, gate = self._held[name], self._gates.get(name)
+        if gate is None:
+            return found
+        return torch.where(self.alive[gate].view(-1, *[1] * (found.ndim - 1)), found, 0.0)
+
+    def listens(self, reader: Reader) -> Tensor:
+        gate = self._gates.get(f"{reader.path}.weight")
+        if gate is None:
+            return torch.ones(len(reader.inputs), dtype=torch.bool)
+        heard = self.alive[gate].view(reader.groups, -1).any(1)
+        return heard.repeat_interleave(len(reader.inputs) // reader.groups)
+
+    def answer(self, reader: Reader, inputs: Tensor) -> Tensor:
+        known = ~inputs.isnan() if reader.exact else inputs == 0
+        whole = known.view(reader.groups, -1).all(1)
+        count = len(reader.outputs)
+        answer = torch.full((count,), torch.nan, dtype=torch.double)
+        if bool(whole.any()):
+            answer[whole.repeat_interleave(count // reader.groups)] = 0.0
+            if bool((inputs.view(reader.groups, -1)[whole] != 0).any()):
+                made = sums(reader, self.weight(reader), torch.where(known, inputs, 0.0))
+                answer = torch.where(answer.isnan(), answer, made)
+        gate = self._gates.get(f"{reader.path}.weight")
+        return answer if gate is None else torch.where(self.alive[gate], answer, 0.0)
+
+    def _scales(self, name: str) -> bool:
+        return name in self._gates and name.endswith("weight")

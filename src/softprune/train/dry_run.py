@@ -1,0 +1,156 @@
+"""A dry run: the whole plan of a run, without its data and without memory for its weights."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from softprune.budget.profiler import profile
+from softprune.core.plan import Plan, plan
+from softprune.forecast.forecast import Forecast, forecast, onset_of
+from softprune.methods.transforms import SoftThreshold
+from softprune.nn.catalog import build
+from softprune.structure.gates import gates_for, gates_on
+from softprune.train.assembly import aims_of, assemble, make_optimizer, proposed, selection
+from softprune.train.config import RunConfig
+from softprune.train.data.catalog import known_shape
+from softprune.train.data.source import Epoch
+from softprune.train.network import fitting, initial_weights
+from softprune.train.processes import join_processes
+from softprune.train.run import open_source
+from softprune.train.schedule import schedule_function, stretch
+from softprune.train.trainer import Stepper
+
+# Training samples of the data sets whose size is fixed; an image folder is taken to be ImageNet-1K.
+SIZES = {
+    "digits": 1_280, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000, "image-folder": 1_281_167,
+    "har2": 7_352, "google12": 22_246,
+}  # fmt: skip
+
+
+def rehearse(config: RunConfig) -> str:
+    """The plan of a run as text: costs, targets, schedule, and when sparsity will set in.
+
+    Data of your own are opened, since only they know their size; the others need not be there.
+    """
+    config = stretch(config)
+    samples, shape = _data(config)
+    per_epoch = samples // config.batch if config.drop_last else math.ceil(samples / config.batch)
+    total = per_epoch * config.epochs
+    with torch.device("meta"):
+        model = build(config.model.name, config.model.args)
+    weights = initial_weights(config)
+    if weights is not None:
+        fitting(model, weights, origin=str(config.model.weights))
+    costs = profile(model, torch.empty(shape, device="meta"))
+    rate = schedule_function(config, per_epoch)
+    begun = f" from {config.model.weights}" if weights is not None else ""
+    lines = [
+        f"{config.name}: {config.model.name}{begun} on {config.data.name}, {samples:,} samples",
+        f"{total:,} steps: {config.epochs} epochs of {per_epoch:,} steps of {config.batch} samples",
+        f"learning rate {rate(0):.4g} at first, {max(rate(e * per_epoch) for e in range(config.epochs)):.4g} at most, "
+        f"{rate(total - 1):.4g} at last",
+        f"{costs.params:,} weights, {costs.macs:,} MACs for an input of {'x'.join(map(str, shape[1:]))}, "
+        f"{costs.pool_macs:,} more for average pools",
+    ]
+    if config.method is not None:
+        s_init, decay, proposal = proposed(config, model, rate, total)
+        skip, rules = selection(config)
+        aims = aims_of(config, model, torch.empty(shape, device="meta"))
+        schedule, method = aims.pop("schedule", None), config.method.build(s_init)
+        units = config.units.build()
+        with gates_on(model, gates_for(model, units, torch.empty(shape, device="meta"))):
+            decided = plan(model, method, skip=skip, rules=rules, units=units, **aims)
+        if aims and not method.moves_masks:
+            schedule = schedule or method.schedule
+            lines += ["", f"the goal is approached by {schedule}"]
+        lines += ["", str(decided), "", *([str(proposal)] if proposal else [])]
+        lines.append(str(_forecast(config, decided, decay, rate, total)))
+    return "\n".join(lines)
+
+
+def _data(config: RunConfig) -> tuple[int, tuple[int, ...]]:
+    name = config.data.name
+    # What is kept for choosing is missing from the training samples; only the data know how much that is.
+    if name not in SIZES or config.data.held != "test":
+        from softprune.train.run import open_source
+
+        source = open_source(config)
+        return source.train_size, source.example_shape
+    return config.data.subset or SIZES[name], known_shape(name, image_size=config.data.image_size)
+
+
+def _forecast(
+    config: RunConfig, decided: Plan, decay: float | None, rate: Callable[[int], float], total: int
+) -> Forecast | str:
+    """The forecast for a threshold that stands for those on the meta device."""
+    first = decided.managed[0].transform
+    if not isinstance(first, SoftThreshold):
+        return ""
+    start = decided.managed[0].method
+    s = nn.Parameter(torch.full((1,), float(getattr(start, "s_init", 0.0))))
+    group = {"params": [s], "weight_decay": config.optimizer.weight_decay if decay is None else decay}
+    onset = onset_of(first.g)
+    if onset is None:
+        return ""
+    return forecast(make_optimizer(config, [group]), s=s, s_on=onset, total_steps=total, scheduler=rate)
+
+
+# How long a run will take, from a few of its real steps.
+
+
+WARM_UP = 2
+
+
+def time_steps(config: RunConfig, steps: int) -> str:
+    """Measure optimizer steps on real data, at the largest part of the batch that fits, and estimate the whole.
+
+    Args:
+        config: of the run.
+        steps: how many to measure, after two to warm up.
+    """
+    if steps < 1:
+        raise ValueError(f"--time takes a number of steps, at least 1; got {steps}")
+    run = stretch(config)
+    if run.threads is not None:
+        torch.set_num_threads(run.threads)
+    with join_processes() as processes:
+        source = open_source(run)
+        per_epoch = source.steps(run.batch, drop_last=run.drop_last)
+        parts = assemble(
+            run,
+            example_shape=source.example_shape,
+            steps_per_epoch=per_epoch,
+            processes=processes,
+            weights=initial_weights(run),
+        )
+        epoch = Epoch(number=0, seed=run.seed, batch=run.batch, rank=processes.rank, world=processes.world)
+        batches, stepper, seconds = source.train_epoch(epoch), Stepper(run, parts, processes), []
+        for number in range(min(steps + WARM_UP, per_epoch)):
+            began = time.perf_counter()
+            batch = next(batches)
+            while True:
+                try:
+                    stepper.step(number, *batch)
+                    break
+                except torch.OutOfMemoryError:
+                    pieces = 2 * stepper.config.accumulate
+                    if pieces > len(batch[1]):
+                        raise
+                    stepper = Stepper(run.model_copy(update={"accumulate": pieces}), parts, processes)
+            seconds.append(time.perf_counter() - began)
+    pieces = stepper.config.accumulate
+    measured = seconds[WARM_UP:] or seconds
+    middle = statistics.median(measured)
+    hours = middle * parts.total_steps / 3600
+    split = "" if pieces == run.accumulate else f" in {pieces} parts (accumulate={pieces}: the whole does not fit)"
+    return (
+        f"{len(measured)} steps of {run.batch} samples{split}: {1000 * middle:.0f} ms at the median, "
+        f"{1000 * min(measured):.0f} to {1000 * max(measured):.0f} ms\n"
+        f"{parts.total_steps:,} steps take about {hours:.1f} hours, evaluation and checkpoints not counted"
+    )
