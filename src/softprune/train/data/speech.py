@@ -37,8 +37,7 @@ from softprune.train.data.files import (
 from softprune.train.data.images import open_grey
 from softprune.train.data.source import Augment, Held, NormalisedSamples, Sequences, normalised
 
-_RATE = 16_000
-CLIP = _RATE
+CLIP = RATE
 WINDOW, HOP, FFT = 400, 160, 512  # 25 ms, 10 ms
 FILTERS = 32
 EMPHASIS = 0.97
@@ -79,10 +78,10 @@ def front_padded(samples: Tensor) -> Tensor:
 @cache
 def _filters() -> Tensor:
     """Triangles [filters, bins] between neighbouring points that are equally far apart in mel."""
-    top = 2595 * torch.log10(torch.tensor(1 + _RATE / 2 / 700, dtype=torch.float64))
+    top = 2595 * torch.log10(torch.tensor(1 + RATE / 2 / 700, dtype=torch.float64))
     mel = torch.linspace(0, 1, FILTERS + 2, dtype=torch.float64) * top
     hertz = 700 * (10 ** (mel / 2595) - 1)
-    edges = ((FFT + 1) * hertz / _RATE).floor()
+    edges = ((FFT + 1) * hertz / RATE).floor()
     left, middle, right = (edges[k : k + FILTERS, None] for k in range(3))
     bins = torch.arange(FFT // 2 + 1, dtype=torch.float64)
     rising = (bins - left) / (middle - left)
