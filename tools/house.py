@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GOALS = {"Goal", "Sparsity", "Params", "Flops", "Latency", "Filters", "Rank"}
 KINDS = {"weight", "filter", "block", "rank"}
 # Where a goal may be asked what it is, and a unit of what kind it is.
-GOAL_ROOMS = ("goals/", "core/goals/", "budget/goals.py")
+GOAL_ROOMS = ("goals/",)
 UNIT_ROOMS = ("goals/", "structure/", "ops/units.py")
 
 # What there was when they were set: no figure may grow. Calls and changes of file may by a twentieth, since machines

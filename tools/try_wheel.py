@@ -12,7 +12,7 @@ import tempfile
 import venv
 from pathlib import Path
 
-NETWORK = Path(__file__).resolve().parents[1] / "tests" / "deploy" / "export" / "version1.spx"
+NETWORK = Path(__file__).resolve().parents[1] / "tests" / "deploy" / "format" / "version1.spx"
 SCRIPT = """
 import sys, warnings
 import numpy as np

@@ -65,7 +65,7 @@ WARM = (
     "hypothesis",
 )
 # Folders of tests that are meant to find out about the rooms.
-TESTS = ("tests/ops", "tests/methods", "tests/core", "tests/contract", "tests/golden", "tests/budget")
+TESTS = ("tests/ops", "tests/methods", "tests/core", "tests/goals", "tests/contract", "tests/golden", "tests/budget")
 ROOMS = {"ops": "ops/", "methods": "methods/", "goals": "goals/"}
 # Outcomes, as the file has them: one letter for each mutant, in the order of the source.
 KILLED, TIMEOUT, SURVIVED, UNTRIED = "ktsu"

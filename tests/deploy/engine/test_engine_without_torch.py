@@ -14,7 +14,7 @@ from test_engine import block, images
 from softprune.deploy.engine.engine import load
 
 # A file of version 1 that was written by export.
-GOLDEN = Path(__file__).parents[1] / "export" / "version1.spx"
+GOLDEN = Path(__file__).parents[1] / "format" / "version1.spx"
 # Everything that only training or exporting needs; softprune's own folders among it.
 HOOK = """
 import sys
