@@ -288,6 +288,9 @@ def _rewrite(folder, change_header=None, change_tensors=None):
         (lambda h: h | {"scales": {}}, "scales"),
         (lambda h: h | {"targets": []}, "targets"),
         (lambda h: h | {"method": {"method": "unheard-of"}}, "unknown method"),
+        (lambda h: h | {"method": {"method": ["str"]}}, "unknown method"),
+        (lambda h: h | {"method": 7}, "its method is 7"),
+        (lambda h: h | {"memories": [0.5] * len(h["memories"])}, "memories"),
     ],
 )
 def test_a_damaged_header_is_refused(saved, change, match):

@@ -146,6 +146,19 @@ def test_files_may_appear_later(tmp_path):
     assert "step 50" in picture(run)
 
 
+def test_lines_that_no_run_writes_are_passed_over(folder):
+    (folder / "config.yaml").write_text(CONFIG.replace("epochs: 10", "epochs: 1.0e+300"))
+    append(folder / "metrics.jsonl", step(50, -1, 9.0) + step(-50, 0, 9.0) + step(100, 1, 2.0))
+    long = "x" * 200_000
+    append(folder / "layers.csv", f"0,50,{long},,,0.5,,,,\n0,50,fc,,,0.25,,,,\n")
+    run = WatchedRun(folder)
+    run.look()
+    assert (run.step, list(run.losses), run.total_steps) == (100, [2.0], None)
+    assert list(run.layers) == ["fc"]
+    (folder / "config.yaml").write_text("epochs: !!timestamp soon")
+    WatchedRun(folder).look()
+
+
 def test_a_long_table_is_thinned_to_the_terminal(folder):
     rows = "".join(f"0,1,layer{n}.weight,-1,0.1,0.5,nan,1.0,nan,10\n" for n in range(500))
     append(folder / "layers.csv", rows)

@@ -75,6 +75,24 @@ def test_what_cannot_be_read_is_named_and_kept_aside(crashed, tmp_path, whole_ru
     assert_same_run(whole_run[0], run)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"progress": None}, {"progress": {"step": "ten"}}, {"optimizer": 7}, {"optimizer": {"0.weight": 7}},
+        {"scaler": 1.5}, {"sparsifier": [1]}, {"random": 3}, {"random": [7]}, {"random": [{"torch": "00"}]},
+        {"random": [{}]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_facts_of_another_kind_are_refused(crashed, tmp_path, change):
+    run = shutil.copytree(crashed, tmp_path / "run")
+    for path in (run / "checkpoints").glob("step-*"):
+        tensors, facts = read_state(path)
+        write_state(path, tensors, {**facts, **change})
+    with pytest.raises(ValueError, match=r"damaged|cannot be read|none of the"):
+        resume(run)
+
+
 def test_a_file_that_was_set_aside_is_never_replaced(crashed, tmp_path):
     run = shutil.copytree(crashed, tmp_path / "run")
     aside = run / "checkpoints" / "step-000000010.safetensors.unreadable"

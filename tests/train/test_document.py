@@ -32,6 +32,7 @@ def test_lists_of_plain_values_stay_on_one_line_and_keys_in_order():
     [
         ("a: 1\nb: 2\na: 3", "my.yaml, line 3 is not valid YAML: 'a' is given twice"),
         ("a: [1, 2", "my.yaml, line 1 is not valid YAML"),
+        ("a: 1\nb: !!timestamp soon", "my.yaml, line 2 is not valid YAML: not a date"),
         ("a: !!python/object/apply:os.system [ls]", "my.yaml, line 1 is not valid YAML: could not determine"),
     ],
 )

@@ -129,7 +129,7 @@ def _runs(seeds: Path) -> Iterator[Format]:
     def continued(path: Path) -> None:
         found, said = read_checkpoint(path)
         restore(_assembled(), found, said, ALONE)
-        Position(**said["progress"])
+        Position.read(said["progress"])
 
     def rewritten(content: bytes, seed: int, folder: Path, dice: random.Random) -> str:
         # By our own writer, which makes the sums of what it is given: damage is noticed by them, intent is not.

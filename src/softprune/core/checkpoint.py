@@ -70,6 +70,8 @@ def _check(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
     missing = sorted(set(mine) - set(state))
     if missing:
         raise ValueError(f"the state is damaged: it has no {', '.join(missing)}")
+    if not isinstance(state["method"], Mapping):
+        raise ValueError(f"the state is damaged: its method is {state['method']!r}")
     method = from_config(state["method"])
     if method != sparsifier.method:
         raise ValueError(
@@ -92,7 +94,8 @@ def _check(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
     if wrong:
         raise ValueError(f"the state is of other tensors; these differ in presence, shape or rules: {', '.join(wrong)}")
     memories = state["memories"]
-    if not (isinstance(memories, list) and len(memories) == len(mine["memories"])):
+    fits = isinstance(memories, list) and all(isinstance(memory, Mapping) for memory in memories)
+    if not (fits and len(memories) == len(mine["memories"])):
         raise ValueError("the state is damaged: its memories are not those of this method")
     # Other transforms than a soft threshold have no scale.
     unscaled = sorted(set(mine["scales"]) - set(state["scales"])) if state["frozen"] in (None, "thresholds") else []

@@ -37,7 +37,7 @@ def method_class(name: str) -> type[Method]:
     Raises:
         ValueError: for an unknown name, naming the known ones.
     """
-    if name not in _METHODS:
+    if not isinstance(name, str) or name not in _METHODS:
         raise ValueError(f"unknown method {name!r}; known are {', '.join(method_names())}")
     return _METHODS[name]
 

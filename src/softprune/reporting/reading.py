@@ -50,7 +50,7 @@ def read_object(path: Path, problems: list[str], *, optional: bool = False) -> M
         return {}
     try:
         data = yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text)
-    except (ValueError, yaml.YAMLError, RecursionError):
+    except (ValueError, yaml.YAMLError, RecursionError, AttributeError):  # the last is PyYAML's, for "!!timestamp x"
         problems.append(f"{path.name} cannot be understood; perhaps it was cut off.")
         return {}
     if not isinstance(data, Mapping):

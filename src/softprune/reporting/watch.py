@@ -19,6 +19,7 @@ from softprune.reporting.reading import known, read_object
 # Read at once at most, so that a file of gigabytes does not fill the memory.
 MOST_BYTES = 16 << 20
 HISTORY = 400  # points that are kept of a curve; more would not be seen
+MOST_EPOCHS = 1e9  # more are a mistake, and their steps no number
 RECENT = 20  # logged steps that the speed is taken from
 
 
@@ -134,7 +135,7 @@ class WatchedRun:
     @property
     def epochs(self) -> int | None:
         found = known(self.config.get("epochs"))
-        return None if found is None else max(1, round(found))
+        return None if found is None or found > MOST_EPOCHS else max(1, round(found))
 
     @property
     def total_steps(self) -> int | None:
@@ -196,6 +197,8 @@ class WatchedRun:
         if not isinstance(row, dict) or (step := known(row.get("step"))) is None:
             return
         epoch = known(row.get("epoch")) or 0.0
+        if step < 0 or epoch < 0:
+            return
         self.step, self.epoch = int(step), int(epoch)
         self.seconds = known(row.get("seconds")) or self.seconds
         self.rate = known(row.get("lr")) if "lr" in row else self.rate
@@ -212,7 +215,14 @@ class WatchedRun:
 
     def _add_layers(self, lines: Sequence[str]) -> None:
         # A NUL is refused by the csv module of older Pythons, and in no name.
-        for cells in csv.reader(line.replace("\0", "\ufffd") for line in lines):
+        rows = csv.reader(line.replace("\0", "\ufffd") for line in lines)
+        while True:
+            try:
+                cells = next(rows)
+            except StopIteration:
+                return
+            except csv.Error:  # a cell longer than any name
+                continue
             if not self._columns:
                 self._columns = cells
             elif len(cells) == len(self._columns):

@@ -125,6 +125,14 @@ def read_checkpoint(path: Path, notes: list[str] | None = None) -> Checkpoint:
         raise ValueError(f"{path} is {kind!r} version {version!r}; needed is {FORMAT!r} version {VERSION}")
     if missing := [key for key in ("progress", "optimizer", "scaler", "sparsifier", "random") if key not in facts]:
         raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
+    mappings = {key: facts[key] for key in ("progress", "optimizer", "scaler")}
+    mappings |= {} if facts["sparsifier"] is None else {"sparsifier": facts["sparsifier"]}
+    if isinstance(facts["optimizer"], dict):
+        mappings |= {f"optimizer of {name}": state for name, state in facts["optimizer"].items()}
+    if wrong := [key for key, value in mappings.items() if not isinstance(value, dict)]:
+        raise ValueError(f"{path} is damaged: its {wrong[0]} is no mapping")
+    if not isinstance(facts["random"], list):
+        raise ValueError(f"{path} is damaged: its random states are no list")
     return tensors, facts
 
 
@@ -221,15 +229,18 @@ def _set_random(states: list[dict[str, Any]], processes: Processes) -> None:
     if len(states) != processes.world:
         return
     mine = states[processes.rank]
-    torch.set_rng_state(_bytes(mine["torch"]))
-    if "cuda" in mine and processes.device.type == "cuda":
-        torch.cuda.set_rng_state(_bytes(mine["cuda"]))
-    version, internal, gauss = mine["python"]
-    random.setstate((version, tuple(internal), gauss))
-    saved = mine["numpy"]
-    np.random.set_state(
-        ("MT19937", np.array(saved["key"], dtype=np.uint32), saved["pos"], saved["has_gauss"], saved["gauss"])
-    )
+    try:
+        torch.set_rng_state(_bytes(mine["torch"]))
+        if "cuda" in mine and processes.device.type == "cuda":
+            torch.cuda.set_rng_state(_bytes(mine["cuda"]))
+        version, internal, gauss = mine["python"]
+        random.setstate((version, tuple(internal), gauss))
+        saved = mine["numpy"]
+        np.random.set_state(
+            ("MT19937", np.array(saved["key"], dtype=np.uint32), saved["pos"], saved["has_gauss"], saved["gauss"])
+        )
+    except (TypeError, KeyError, ValueError, OverflowError, RuntimeError) as error:
+        raise ValueError(f"the checkpoint is damaged: its random state cannot be set ({error!r})") from error
 
 
 def _bytes(text: str) -> Tensor:

@@ -41,6 +41,12 @@ class _Loader(yaml.SafeLoader):
         # PyYAML would read 010 as 8.
         return int(self.construct_scalar(node))
 
+    def construct_date(self, node: Any) -> Any:
+        try:
+            return self.construct_yaml_timestamp(node)
+        except AttributeError:  # PyYAML's, for a text that is tagged as a date and is none
+            raise yaml.constructor.ConstructorError(None, None, "not a date", node.start_mark) from None
+
 
 class _Dumper(yaml.SafeDumper):
     """Writes lists of plain values on one line, and quotes what either version of YAML could take for a number."""
@@ -67,6 +73,7 @@ for _kind, _pattern, _first in _TYPES:
             ["" if letter == "\0" else letter for letter in _first],
         )
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole_number)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_date)
 _Dumper.add_representer(list, _represent_list)
 _Dumper.add_representer(str, _represent_text)
 

@@ -158,7 +158,7 @@ def _restore(trainer: Trainer, found: Checkpoint | None, notes: list[str]) -> in
     if found is not None:
         tensors, facts = found
         restore(trainer.parts, tensors, facts, trainer.processes)
-        trainer.position = Position(**facts["progress"])
+        trainer.position = Position.read(facts["progress"])
     step, logged = trainer.position.step, 0
     if trainer.processes.first:
         logged = len(trainer.run.metrics())

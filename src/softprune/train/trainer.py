@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from softprune.core.sharding import local, whole
@@ -227,6 +228,18 @@ class Position:
     sparsity: float | None = None
     best: dict[str, Any] | None = None
     seconds: float = 0.0
+
+    @classmethod
+    def read(cls, facts: object) -> Position:
+        """The position that a checkpoint holds.
+
+        Raises:
+            ValueError: if it is not one.
+        """
+        try:
+            return TypeAdapter(cls).validate_python(facts)
+        except ValidationError as error:
+            raise ValueError(f"the checkpoint is damaged: its progress is {facts!r:.200}") from error
 
 
 class Trainer:

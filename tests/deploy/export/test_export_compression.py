@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as torch_save_file
 from torch import nn
 
 from softprune.deploy.export import load_compressed, save_compressed
@@ -133,6 +134,8 @@ HOSTILE = {
     "part of another type": (lambda t, p, m: p.update({"1.gaps": p["1.gaps"].astype(np.int32)}), "row of bytes"),
     "same as itself": (lambda t, p, m: t.update(v={"same": "v"}), "the same as"),
     "same as nothing": (lambda t, p, m: t.update(v={"same": ["w"]}), "the same as"),
+    "form is a list": (lambda t, p, m: t["w"].update(form=["rice"]), "not described"),
+    "no id": (lambda t, p, m: t["w"].pop("id"), "it has no id"),
     "no object": (lambda t, p, m: t.update(v=7), "not described"),
     "other version": (lambda t, p, m: m.update(version="2"), "version '2'"),
     "other format": (lambda t, p, m: m.update(format="spx"), "not compressed by softprune"),
@@ -145,6 +148,15 @@ def test_hostile_files_are_refused(tmp_path, case):
     path = save_compressed({"w": random_zeros(2000, 0.05)}, tmp_path / "state.safetensors")
     with pytest.raises(ValueError, match=message):
         load_compressed(rewritten(path, change))
+
+
+def test_a_part_of_a_type_that_numpy_has_not_is_refused(tmp_path):
+    path = save_compressed({"w": random_zeros(2000, 0.05)}, tmp_path / "state.safetensors")
+    with safe_open(path, framework="pt") as file:
+        parts, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    torch_save_file({**parts, "1.values": parts["1.values"].view(torch.float8_e4m3fn)}, path, metadata)
+    with pytest.raises(ValueError, match="row of bytes, got F8_E4M3"):
+        load_compressed(path)
 
 
 def test_cut_files_and_other_files_are_refused(tmp_path):

@@ -109,8 +109,9 @@ SOUND = np.zeros(16_000)
         (b"ID3 not a wav file at all, but long enough to be read", "expected a wav file of 16-bit numbers, found"),
         (wav(np.zeros(16_001)), "expected at most 16000 samples, found 16001"),
         (wav(SOUND)[:40] + b"\xfe\xff\xff\xff", "expected at most 16000 samples, found 2147483647"),
+        (wav(SOUND)[:4] + b"\x14\0\0\0" + wav(SOUND)[8:], "expected a wav file of 16-bit numbers, found: damage"),
     ],
-    ids=["rate", "stereo", "8-bit", "cut", "cut-header", "empty", "other", "long", "promise"],
+    ids=["rate", "stereo", "8-bit", "cut", "cut-header", "empty", "other", "long", "promise", "short-riff"],
 )
 def test_a_clip_that_is_not_what_it_should_be_is_named(root, content, message):
     (root / CLIP).write_bytes(content)

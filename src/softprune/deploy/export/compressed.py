@@ -174,7 +174,8 @@ def check_facts(name: str, facts: Any) -> int:
         ValueError: if anything about it does not fit.
     """
     forms = {"dense": (), "mask": ("count",), "rice": ("count", "bits")}
-    fits = isinstance(facts, dict) and facts.get("form") in forms and facts.get("dtype") in DTYPES
+    fits = isinstance(facts, dict) and all(isinstance(facts.get(key), str) for key in ("form", "dtype"))
+    fits = fits and facts["form"] in forms and facts["dtype"] in DTYPES
     if not fits or not isinstance(facts.get("shape"), list) or len(facts["shape"]) > 16:
         raise ValueError(f"tensor {name!r} is not described as the format asks")
     numbers = [*facts["shape"], facts.get("crc32"), *(facts.get(key) for key in forms[facts["form"]])]
@@ -280,6 +281,8 @@ def load_compressed(path: str | os.PathLike[str], *, max_bytes: int = MOST_BYTES
             tensors: dict[str, Tensor] = {}
             for name, facts in described.items():
                 if "same" not in facts:
+                    if "id" not in facts:
+                        raise ValueError(f"tensor {name!r} is not described as the format asks: it has no id")
                     names = {part: f"{facts['id']}.{part}" for part in ("values", "mask", "gaps")}
                     parts = {part: _bytes(file, full) for part, full in names.items() if full in held}
                     tensors[name] = unpack(name, facts, parts)
@@ -289,10 +292,11 @@ def load_compressed(path: str | os.PathLike[str], *, max_bytes: int = MOST_BYTES
 
 
 def _bytes(file: Any, name: str) -> NDArray[np.uint8]:
-    found = file.get_tensor(name)
-    if found.dtype != np.uint8 or found.ndim != 1:
-        raise ValueError(f"{name} must be a row of bytes, got {found.dtype} of shape {found.shape}")
-    return found
+    about = file.get_slice(name)
+    # Asked before it is read: NumPy has no type for some that safetensors knows.
+    if about.get_dtype() != "U8" or len(about.get_shape()) != 1:
+        raise ValueError(f"{name} must be a row of bytes, got {about.get_dtype()} of shape {about.get_shape()}")
+    return file.get_tensor(name)
 
 
 def _described(path: str, metadata: Mapping[str, str], max_bytes: int) -> dict[str, Any]:

@@ -284,8 +284,11 @@ def read_wav(path: Path, *, name: str, longest: int) -> NDArray[np.int16]:
             # The header may promise 4 GB, and room for them would be made first.
             _check_header(path, facts, name=name, longest=longest)
             content = file.readframes(facts.nframes)
-    except (wave.Error, EOFError, struct.error, OverflowError) as error:
-        raise damaged(path, f"expected a wav file of 16-bit numbers, found: {error}", name=name) from error
+    # A seek out of a chunk is a RuntimeError of wave's without a word.
+    except (wave.Error, EOFError, struct.error, OverflowError, RuntimeError) as error:
+        raise damaged(
+            path, f"expected a wav file of 16-bit numbers, found: {str(error) or 'damage'}", name=name
+        ) from error
     if len(content) != 2 * facts.nframes:
         raise damaged(path, f"expected {facts.nframes} samples, found {len(content) // 2}: cut short", name=name)
     return np.frombuffer(content, "<i2").astype(np.int16)
