@@ -393,13 +393,13 @@ class Walk:
     """Which functions below a folder run, in what order."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = f"{folder}{os.sep}"
+        self.folder = f"{folder}{os.sep}"
         self.calls: list[tuple[str, str]] = []
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
         # Names in angle brackets are lambdas, comprehensions and the like.
-        if event == "call" and code.co_filename.startswith(self._folder) and not code.co_name.startswith("<"):
+        if event == "call" and code.co_filename.startswith(self.folder) and not code.co_name.startswith("<"):
             self.calls.append((code.co_filename, f"{code.co_name} {code.co_firstlineno}"))
 
     @contextlib.contextmanager
@@ -410,6 +410,10 @@ class Walk:
             yield self
         finally:
             sys.setprofile(before)
+
+    def files(self) -> dict[str, int]:
+        """The files in the order of their first call, with the number of calls into each."""
+        return dict(Counter(file.removeprefix(self.folder) for file, _ in self.calls))
 
     def counted(self) -> dict[str, int]:
         files = [file for file, _ in self.calls]
@@ -422,7 +426,7 @@ class Walk:
         }
 
 
-def walks() -> dict[str, dict[str, int]]:
+def walks() -> dict[str, Walk]:
     """The walks through the library that is installed."""
     import torch
 
@@ -437,20 +441,20 @@ def walks() -> dict[str, dict[str, int]]:
         return _walk_all(folder, Path(place) / "second")
 
 
-def _walk_all(folder: Path, place: Path) -> dict[str, dict[str, int]]:
+def _walk_all(folder: Path, place: Path) -> dict[str, Walk]:
     import torch
     from torch import nn
 
     import softprune
     from softprune.cli import app
 
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, Walk] = {}
 
     def walk(name: str, do: Callable[[], Any]) -> Any:
         way = Walk(folder)
         with way.taken():
             result = do()
-        found[name] = way.counted()
+        found[name] = way
         return result
 
     def forward_backward() -> None:
@@ -526,7 +530,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", nargs="?", const="", metavar="LIMITS", help="exit with 1 above a limit")
     given = parser.parse_args(arguments)
     numbers, details = figures(given.source)
-    ways = {} if given.no_walks else walks()
+    ways = {} if given.no_walks else {name: way.counted() for name, way in walks().items()}
     found = flat(numbers, ways)
     print(table(numbers, details, ways))
     if given.json:
