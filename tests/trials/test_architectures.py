@@ -30,9 +30,6 @@ def test_a_case_of_each_family(family, tmp_path):
     assert finding is None and outcome in ("agreed", "no engine"), (outcome, finding)
 
 
-@pytest.mark.xfail(
-    reason="export writes a pool in ceil mode over one pixel, which the engine does not take", strict=False
-)
 def test_a_pool_that_is_larger_than_what_is_left(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
