@@ -21,10 +21,10 @@ from files_of_before import (
 )
 from frozen_networks import KEPT, TOTAL_STEPS, exact_inputs, exact_network, images, kept_sparsifier, train
 from safetensors.torch import load_file
-from softprune.deploy.runtime.spx import read_spx
 
 import softprune
 from softprune import Budget, Sparsity
+from softprune.deploy.format.spx import read_spx
 from softprune.train.config import RunConfig
 from softprune.train.run import resume
 

@@ -392,13 +392,3 @@ def test_inputs_are_read_where_they_are() -> None:
     assert _array("x", (None, 45), x) is x
     tensor = pytest.importorskip("torch").zeros(3, 45)
     assert _array("x", (None, 45), tensor).ctypes.data == tensor.data_ptr()
-
-
-def test_the_former_name_of_the_engine_can_be_imported() -> None:
-    from softprune.deploy.runtime.reference import run
-    from softprune.deploy.runtime.spx import read_spx as former_read_spx
-
-    from softprune.deploy.format.spx import read_spx
-    from softprune.deploy.runtime import load as former_load
-
-    assert former_load is load and former_read_spx is read_spx and callable(run)
