@@ -23,13 +23,14 @@ def asserts(node: ast.AST, helpers: set[str]) -> bool:
 
 
 def asserting_helpers(path: Path) -> set[str]:
-    """Functions of a file, or imported there from a file beside it, that assert, themselves or through one another."""
+    """Functions of a file that assert, themselves or through one another; imported ones from beside or above it too."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found: set[str] = set()
     for node in ast.walk(tree):
-        beside = path.with_name(f"{node.module}.py") if isinstance(node, ast.ImportFrom) else None
-        if isinstance(node, ast.ImportFrom) and beside is not None and beside.is_file():
-            found |= {alias.asname or alias.name for alias in node.names if alias.name in asserting_helpers(beside)}
+        if isinstance(node, ast.ImportFrom):
+            origin = next((p for p in (f / f"{node.module}.py" for f in path.parents) if p.is_file()), None)
+            asserting = set() if origin is None else asserting_helpers(origin)
+            found |= {alias.asname or alias.name for alias in node.names if alias.name in asserting}
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and not n.name.startswith("test_")]
     while new := {f.name for f in functions if f.name not in found and asserts(f, found)}:
         found |= new
