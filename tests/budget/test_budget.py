@@ -95,6 +95,17 @@ def test_validate_accepts_a_fitting_profile():
     assert Budget({"a": 0.0, "b": 1}).validate() is None
 
 
+def test_a_file_without_weights_is_refused(tmp_path):
+    (tmp_path / "b.csv").write_text("name,density,shape,macs\ncon,1.0,0,7\n")
+    with pytest.raises(ValueError, match="at least one weight"):
+        Budget.load(tmp_path / "b.csv")
+
+
+def test_what_has_no_weights_has_no_sparsity():
+    budget = Budget({"empty": 1.0, "fc": 0.5}, Profile((TensorCost("empty", (0, 3), 1), TensorCost("fc", (4, 2), 8))))
+    assert budget.sparsity("empty") == 0 and budget.backbone == 0
+
+
 def test_empty_is_refused():
     with pytest.raises(ValueError, match="at least one tensor"):
         Budget({})

@@ -306,7 +306,7 @@ class Budget(Mapping[str, float]):
     def _sparsity(self, names: tuple[str, ...]) -> float:
         profile = self._costs()
         rows = [t for t in profile if t.name in set(names)]
-        return math.fsum(self.sparsity(t.name) * t.params for t in rows) / sum(t.params for t in rows)
+        return math.fsum(self.sparsity(t.name) * t.params for t in rows) / max(1, sum(t.params for t in rows))
 
     def _costs(self) -> Profile:
         if self.profile is None:

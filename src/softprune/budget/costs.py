@@ -67,6 +67,8 @@ class Profile:
         names = [t.name for t in self.tensors]
         if not names:
             raise ValueError("a profile needs at least one tensor; the model has no prunable weights")
+        if not any(t.params for t in self.tensors):
+            raise ValueError(f"a profile needs at least one weight, but {', '.join(names)} have none")
         if repeated := sorted(name for name, count in Counter(names).items() if count > 1):
             raise ValueError(f"a profile lists each tensor once, but these are repeated: {', '.join(repeated)}")
 
