@@ -9,7 +9,7 @@ from softprune.deploy.bench.contest import bench
 from softprune.deploy.bench.race import Layer as Step
 from softprune.deploy.bench.race import Ratio
 from softprune.records import LAYER_COLUMNS, BenchKey, parse_json, read_text, require_format, write_text
-from softprune.reporting.run import Layer
+from softprune.reporting.run import LayerRow
 
 
 def test_write_replaces_and_leaves_nothing_else(tmp_path):
@@ -64,7 +64,7 @@ def test_format_and_version():
 
 def test_columns_are_those_that_are_written_and_read():
     assert ("epoch", "step", *(field.name for field in fields(Diagnosis)), "macs") == LAYER_COLUMNS
-    assert {field.name for field in fields(Layer)} | {"name"} <= set(LAYER_COLUMNS)
+    assert {field.name for field in fields(LayerRow)} | {"name"} <= set(LAYER_COLUMNS)
 
 
 def test_a_benchmark_has_all_keys():

@@ -103,9 +103,9 @@ def test_a_method_that_failed_does_not_hide_the_others(tmp_path):
 
 
 def test_the_table_has_the_best_of_every_level(runs, bench):
-    from softprune.reporting.groups import sections
+    from softprune.reporting.cohorts import cohorts
 
-    table = compare_table(sections(read(bench))[0])
+    table = compare_table(cohorts(read(bench))[0])
     assert [column.name for column in table.columns] == ["method", "90 %", "98 %"]
     cells = {label: row for label, *row in table.rows}
     assert cells["str goal"][1].text == "90.10 \u00b1 0.10 % (n=3)"
@@ -116,22 +116,22 @@ def test_the_table_has_the_best_of_every_level(runs, bench):
 
 
 def test_differences_are_to_str_unless_said_otherwise(bench):
-    from softprune.reporting.groups import sections
+    from softprune.reporting.cohorts import cohorts
 
-    section = sections(read(bench))[0]
-    table = differences(section)
+    cohort = cohorts(read(bench))[0]
+    table = differences(cohort)
     cells = {label: row for label, *row in table.rows}
     assert "str goal" not in cells
     assert cells["gmp global"][0].text == "-2.00 \u00b1 0.00"
     assert cells["gmp global"][0].more == "3 pairs"
-    assert [label for label, *_ in differences(section, to="st3").rows] == ["gmp global", "str goal"]
+    assert [label for label, *_ in differences(cohort, to="st3").rows] == ["gmp global", "str goal"]
     assert differences(only(write_outcome(bench.parent / "alone"))) is None
 
 
 def test_the_long_table_has_every_group(bench):
-    from softprune.reporting.groups import sections
+    from softprune.reporting.cohorts import cohorts
 
-    table = group_table(sections(read(bench))[0])
+    table = group_table(cohorts(read(bench))[0])
     rows = {(row[0], row[1]): row for row in table.rows}
     assert len(rows) == 7
     row = rows["str goal", "98 % sparsity"]

@@ -5,7 +5,7 @@ import math
 import pytest
 from outcomes import write_benchmark, write_outcome
 
-from softprune.reporting.groups import at_level, estimate, levels, paired, sections
+from softprune.reporting.cohorts import at_level, cohorts, estimate, levels, paired
 from softprune.reporting.run import find_runs, read_outcome
 
 
@@ -14,7 +14,7 @@ def read(folder):
 
 
 def only(folder):
-    (found,) = sections(read(folder))
+    (found,) = cohorts(read(folder))
     return found
 
 
@@ -43,7 +43,7 @@ def test_the_interval_is_never_narrower_than_student_says():
 
 
 def test_seeds_of_one_method_and_level_are_one_group(tmp_path):
-    first, other = sections(read(write_benchmark(tmp_path)))
+    first, other = cohorts(read(write_benchmark(tmp_path)))
     assert (first.title, other.title) == ("tiny on made-up", "big on made-up")
     assert [(g.label, g.level, len(g.runs)) for g in first.groups] == [
         (label, level, 3) for label in ("gmp global", "st3", "str goal") for level in (0.9, 0.98)
@@ -151,7 +151,7 @@ def test_a_method_without_a_goal_joins_the_level_that_it_came_near(tmp_path):
 def test_sections_of_one_network_say_what_differs(tmp_path):
     write_outcome(tmp_path / "a", data={"name": "images", "subset": 10_000})
     write_outcome(tmp_path / "b", data={"name": "images", "subset": 20_000})
-    titles = [section.title for section in sections(read(tmp_path))]
+    titles = [cohort.title for cohort in cohorts(read(tmp_path))]
     assert titles == ["tiny on images (data.subset=10000)", "tiny on images (data.subset=20000)"]
 
 

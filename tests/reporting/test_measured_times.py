@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from softprune.reporting.report import report_page
-from softprune.reporting.run import read_run
+from softprune.reporting.run import read_run, read_times
 from softprune.reporting.summary import cards
-from softprune.reporting.times import read_times
 
 MakeRun = Callable[..., Path]
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from softprune.cli import app
 from softprune.cli.watch import follow, frame, plain, sparkline
-from softprune.reporting.watch import Tail, WatchedRun
+from softprune.reporting.live_run import Tail, WatchedRun
 
 CONFIG = """
 epochs: 10
@@ -84,7 +84,7 @@ def test_a_tail_of_bytes_that_are_no_text_goes_on(tmp_path):
 
 
 def test_a_long_file_is_read_to_its_end_in_parts(folder, monkeypatch):
-    monkeypatch.setattr("softprune.reporting.watch.MOST_BYTES", 64)
+    monkeypatch.setattr("softprune.reporting.live_run.MOST_BYTES", 64)
     append(folder / "metrics.jsonl", "".join(step(n, 0, 1.0 / n) for n in range(1, 101)))
     run = WatchedRun(folder)
     run.look()

@@ -16,8 +16,8 @@ from torch import nn
 from softprune import STR, Budget, sparsify
 from softprune.core.state_file import write_tensors
 from softprune.records import read_text, write_text
+from softprune.reporting.live_run import WatchedRun
 from softprune.reporting.run import read_run
-from softprune.reporting.watch import WatchedRun
 from softprune.train.config import RunConfig
 from softprune.train.document import parse_yaml
 from softprune.train.run import resume, train

@@ -23,10 +23,9 @@ from softprune.deploy.engine.library import library
 from softprune.deploy.engine.planner import build
 from softprune.deploy.engine.tune import recall, remember
 from softprune.records import LATENCY
+from softprune.reporting.live_run import WatchedRun
 from softprune.reporting.report import report_page
-from softprune.reporting.run import read_run
-from softprune.reporting.times import read_times
-from softprune.reporting.watch import WatchedRun
+from softprune.reporting.run import read_run, read_times
 from softprune.train.config import RunConfig
 from softprune.train.document import parse_yaml, write_yaml
 from softprune.train.run_folder import RunFolder

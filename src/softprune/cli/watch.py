@@ -25,7 +25,7 @@ from softprune.records import CONFIG, METRICS
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from softprune.reporting.watch import WatchedRun
+    from softprune.reporting.live_run import WatchedRun
 
 EVERY = 1.0  # seconds between two looks
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -62,7 +62,7 @@ def follow(
     """
     from rich.live import Live
 
-    from softprune.reporting.watch import WatchedRun
+    from softprune.reporting.live_run import WatchedRun
 
     refuse(path, once=once)
     run = WatchedRun(path)

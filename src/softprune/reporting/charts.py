@@ -10,9 +10,9 @@ from typing import Any, Literal
 from softprune.budget.budget import Budget
 from softprune.budget.costs import TensorCost
 from softprune.budget.show import WEIGHT
-from softprune.reporting.labels import section, shared_noun
+from softprune.reporting.labels import part, shared_noun
 from softprune.reporting.reading import known, number
-from softprune.reporting.run import Layer, Run
+from softprune.reporting.run import LayerRow, Run
 
 Mark = Literal["line", "step", "points", "bars"]
 NAN = float("nan")
@@ -123,7 +123,7 @@ def sparsity(runs: Sequence[Run]) -> Chart:
     """Total sparsity over the epochs; the paper's figure 2. Goals are drawn faint."""
     series = [_series(name, _by_epoch(run.epochs, "sparsity")) for run, name in named(runs, "sparsity")]
     last = max((x for one in series for x in one.x), default=1.0)
-    goals = {known(section(run.config, "goal").get("sparsity")): run.goal for run in runs}
+    goals = {known(part(run.config, "goal").get("sparsity")): run.goal for run in runs}
     lines = [
         Series(f"goal: {text}", (1.0, max(last, 2.0)), (goal, goal), faint=True)
         for goal, text in goals.items()
@@ -270,7 +270,7 @@ def last_macs(run: Run) -> Mapping[str, float]:
     return _last(run, lambda row: row.macs) or kept
 
 
-def _last(run: Run, value: Callable[[Layer], float]) -> dict[str, float]:
+def _last(run: Run, value: Callable[[LayerRow], float]) -> dict[str, float]:
     return {tensor: value(rows[-1]) for tensor, rows in run.layers.items()}
 
 

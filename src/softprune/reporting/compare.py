@@ -10,6 +10,7 @@ from typing import Any
 
 from softprune.records import RESULT, write_text
 from softprune.reporting.charts import Chart
+from softprune.reporting.cohorts import DENSE, Cohort, Estimate, SeedGroup, at_level, cohorts, levels, paired, variants
 from softprune.reporting.figures import save_figures
 from softprune.reporting.frontier import (
     cost_frontier,
@@ -19,53 +20,52 @@ from softprune.reporting.frontier import (
     shared_level,
     sparsity_frontier,
 )
-from softprune.reporting.groups import DENSE, Estimate, Group, Section, at_level, levels, paired, sections, variants
 from softprune.reporting.labels import shared_noun
 from softprune.reporting.page import refuse_place, render
 from softprune.reporting.run import Run, find_runs, read_outcome
-from softprune.reporting.tables import Cell, Column, Table, Value
+from softprune.reporting.tables import Column, Table, TableCell, Value
 
 
-def compare_table(section: Section, *, name: str = "matched") -> Table:
+def compare_table(cohort: Cohort, *, name: str = "matched") -> Table:
     """Accuracy of every method at every level, with the best of each level marked and multiply-adds beside."""
-    found = levels(section)
-    by_level = [at_level(section, level) for level in found]
+    found = levels(cohort)
+    by_level = [at_level(cohort, level) for level in found]
     tops = [max((group.accuracy.mean for group in row.values()), default=math.nan) for row in by_level]
     cells: dict[str, list[Value]] = {
         label: [
-            _accuracy(row[label], len(variants(section, label, level)), best=row[label].accuracy.mean == top)
+            _accuracy(row[label], len(variants(cohort, label, level)), best=row[label].accuracy.mean == top)
             if label in row
             else None
             for level, row, top in zip(found, by_level, tops, strict=True)
         ]
-        for label in section.labels
+        for label in cohort.labels
     }
-    dense = section.dense
+    dense = cohort.dense
     words = "" if dense is None else f" The dense network has {_written(dense.accuracy)}."
     caption = "Accuracy at the same sparsity: mean \u00b1 standard deviation over n runs; the best of a column is bold."
-    return _by_level(name, caption + words, section, found, cells)
+    return _by_level(name, caption + words, cohort, found, cells)
 
 
-def reference(section: Section) -> str:
+def reference(cohort: Cohort) -> str:
     """The label that others are compared with: with most runs at levels, STR before others."""
-    totals = {label: sum(len(g.runs) for g in section.of(label) if g.level is not None) for label in section.labels}
-    return max(section.labels, key=lambda label: (label.startswith("str"), totals[label]), default="")
+    totals = {label: sum(len(g.runs) for g in cohort.of(label) if g.level is not None) for label in cohort.labels}
+    return max(cohort.labels, key=lambda label: (label.startswith("str"), totals[label]), default="")
 
 
-def differences(section: Section, *, name: str = "differences", to: str | None = None) -> Table | None:
+def differences(cohort: Cohort, *, name: str = "differences", to: str | None = None) -> Table | None:
     """Accuracy of each method minus that of one of them, paired by seed; None if there are no pairs.
 
     Args:
-        section: with its groups.
+        cohort: with its groups.
         name: of the table.
         to: the label to compare with; by default `reference`.
     """
-    base = reference(section) if to is None else to
-    found = levels(section)
-    by_level = [at_level(section, level) for level in found]
+    base = reference(cohort) if to is None else to
+    found = levels(cohort)
+    by_level = [at_level(cohort, level) for level in found]
     cells: dict[str, list[Value]] = {
         label: [_difference(row[label], row[base]) if label in row and base in row else None for row in by_level]
-        for label in section.labels
+        for label in cohort.labels
         if label != base
     }
     if not any(cell is not None for row in cells.values() for cell in row):
@@ -74,23 +74,23 @@ def differences(section: Section, *, name: str = "differences", to: str | None =
         f"Accuracy minus that of {base} in percentage points: mean of the differences between runs of one seed, with "
         "its 95 % interval (Student's t). An interval that holds 0 says that the two may be equal."
     )
-    return _by_level(name, caption, section, found, cells)
+    return _by_level(name, caption, cohort, found, cells)
 
 
 def _by_level(
-    name: str, caption: str, section: Section, found: Sequence[float], cells: Mapping[str, Sequence[Value]]
+    name: str, caption: str, cohort: Cohort, found: Sequence[float], cells: Mapping[str, Sequence[Value]]
 ) -> Table:
     """Methods against levels; a method without any value has no row."""
     columns = (Column("method"), *(Column(f"{round(100 * level, 4):g} %", "number") for level in found))
     rows = {label: (label, *row) for label, row in cells.items() if any(cell is not None for cell in row)}
-    families = tuple(section.of(label)[0].family for label in rows)
+    families = tuple(cohort.of(label)[0].family for label in rows)
     return Table(name, caption, columns, tuple(rows.values()), groups=families)
 
 
-def group_table(section: Section, *, name: str = "groups") -> Table:
+def group_table(cohort: Cohort, *, name: str = "groups") -> Table:
     """Every group of runs with exact values."""
-    best = front_groups(section)
-    kept = shared_noun(run.units for group in section.groups for run in group.runs)
+    best = front_groups(cohort)
+    kept = shared_noun(run.units for group in cohort.groups for run in group.runs)
     columns = (
         Column("method"),
         Column("goal"),
@@ -102,11 +102,11 @@ def group_table(section: Section, *, name: str = "groups") -> Table:
         Column(kept, "count", f"managed {kept} left, mean over seeds"),
         Column("front", "text", "whether no other group has both a higher accuracy and fewer multiply-adds"),
     )
-    rows = [(*_values(group), "yes" if group in best else "") for group in section.groups]
-    groups = [group.family for group in section.groups]
-    if section.dense is not None:
-        rows.append((*_values(section.dense), ""))
-        groups.append(section.dense.family)
+    rows = [(*_values(group), "yes" if group in best else "") for group in cohort.groups]
+    groups = [group.family for group in cohort.groups]
+    if cohort.dense is not None:
+        rows.append((*_values(cohort.dense), ""))
+        groups.append(cohort.dense.family)
     caption = "Every group of runs that differ in their seed alone."
     return Table(name, caption, columns, tuple(rows), groups=tuple(groups))
 
@@ -124,7 +124,7 @@ def _why(run: Run) -> str:
     return next((text for text in run.problems if RESULT in text), f"it is not finished: no {RESULT}")
 
 
-def _values(group: Group) -> tuple[str | float | None, ...]:
+def _values(group: SeedGroup) -> tuple[str | float | None, ...]:
     accuracy = group.accuracy
     weights = [run.params for run in group.runs if run.params is not None]
     return (
@@ -139,19 +139,19 @@ def _values(group: Group) -> tuple[str | float | None, ...]:
     )
 
 
-def _accuracy(group: Group, number: int, *, best: bool) -> Cell:
+def _accuracy(group: SeedGroup, number: int, *, best: bool) -> TableCell:
     macs = f"{group.macs.mean:,.0f} MACs" if group.macs.n else ""
     chosen = f"best of {number} settings" if number > 1 else ""
     more = ", ".join(word for word in (macs, chosen) if word)
-    return Cell(_written(group.accuracy), more, group.accuracy.mean, best)
+    return TableCell(_written(group.accuracy), more, group.accuracy.mean, best)
 
 
-def _difference(group: Group, base: Group) -> Cell | None:
+def _difference(group: SeedGroup, base: SeedGroup) -> TableCell | None:
     gap = paired(group.by_seed, base.by_seed)
     if not gap.pairs:
         return None
     text = f"{100 * gap.mean:+.2f}" + (f" \u00b1 {100 * gap.half:.2f}" if gap.pairs > 1 else "")
-    return Cell(text, "1 pair" if gap.pairs == 1 else f"{gap.pairs} pairs", gap.mean)
+    return TableCell(text, "1 pair" if gap.pairs == 1 else f"{gap.pairs} pairs", gap.mean)
 
 
 def _written(found: Estimate) -> str:
@@ -197,39 +197,39 @@ def comparison_page(runs: Sequence[Run], *, reference: str | None = None) -> str
     found = _checked(runs, reference)
     left_out = [run for run in runs if not run.finished or run.accuracy is None]
     counted = len(runs) - len(left_out)
-    families = list(dict.fromkeys(group.family for section in found for group in section.groups))
-    if any(section.dense for section in found):
+    families = list(dict.fromkeys(group.family for cohort in found for group in cohort.groups))
+    if any(cohort.dense for cohort in found):
         families.append(DENSE)
     return render(
         "compare.html",
         title=f"Comparison of {counted} runs" if counted > 1 else "One run",
-        subtitle="; ".join(section.title for section in found),
+        subtitle="; ".join(cohort.title for cohort in found),
         families=families,
-        parts=[_part(section, place, reference) for place, section in enumerate(found, start=1)],
+        parts=[_part(cohort, place, reference) for place, cohort in enumerate(found, start=1)],
         unfinished=unfinished_table(left_out) if left_out else None,
         problems=[f"{run.name}: {text}" for run in runs if run.finished for text in run.problems],
     )
 
 
 def comparison_charts(runs: Sequence[Run]) -> list[Chart]:
-    """All charts of a comparison; those of a second section have names that end in -2, and so on."""
-    found = sections(runs)
-    return [chart for place, section in enumerate(found, start=1) for chart in _charts(section, place)]
+    """All charts of a comparison; those of a second cohort have names that end in -2, and so on."""
+    found = cohorts(runs)
+    return [chart for place, cohort in enumerate(found, start=1) for chart in _charts(cohort, place)]
 
 
-def _checked(runs: Sequence[Run], reference: str | None) -> list[Section]:
-    found = sections(runs)
+def _checked(runs: Sequence[Run], reference: str | None) -> list[Cohort]:
+    found = cohorts(runs)
     if not found:
         raise ValueError(f"none of the {len(runs)} runs is finished, so there is nothing to compare")
-    labels = sorted({label for section in found for label in section.labels})
+    labels = sorted({label for cohort in found for label in cohort.labels})
     if reference is not None and reference not in labels:
         raise ValueError(f"no run has the label {reference!r}; the labels are {', '.join(labels)}")
     return found
 
 
-def _charts(section: Section, place: int) -> list[Chart]:
-    charts = [sparsity_frontier(section), cost_frontier(section), pareto_chart(section)]
-    charts.append(level_budgets(section, shared_level(section)))
+def _charts(cohort: Cohort, place: int) -> list[Chart]:
+    charts = [sparsity_frontier(cohort), cost_frontier(cohort), pareto_chart(cohort)]
+    charts.append(level_budgets(cohort, shared_level(cohort)))
     return [replace(chart, name=_numbered(chart.name, place)) for chart in charts if _tells(chart)]
 
 
@@ -237,39 +237,39 @@ def _tells(chart: Chart) -> bool:
     return any(series.x for series in chart.series if not series.faint)
 
 
-def _part(section: Section, place: int, reference: str | None) -> dict[str, Any]:
-    """What the template says about one section."""
-    charts = _charts(section, place)
-    first = shared_level(section)
+def _part(cohort: Cohort, place: int, reference: str | None) -> dict[str, Any]:
+    """What the template says about one cohort."""
+    charts = _charts(cohort, place)
+    first = shared_level(cohort)
     more = [
-        level_budgets(section, level, name=_numbered(f"layer_budgets-{round(100 * level, 4):g}", place))
-        for level in levels(section)
-        if level != first and len(at_level(section, level)) > 1
+        level_budgets(cohort, level, name=_numbered(f"layer_budgets-{round(100 * level, 4):g}", place))
+        for level in levels(cohort)
+        if level != first and len(at_level(cohort, level)) > 1
     ]
-    table = compare_table(section, name=_numbered("matched", place))
-    to = reference if reference in section.labels else None
+    table = compare_table(cohort, name=_numbered("matched", place))
+    to = reference if reference in cohort.labels else None
     return {
         "anchor": f"section-{place}",
-        "title": section.title,
-        "summary": _summary(section),
-        "notes": section.notes,
+        "title": cohort.title,
+        "summary": _summary(cohort),
+        "notes": cohort.notes,
         "charts": charts,
         "matched": table if table.rows else None,
-        "differences": differences(section, name=_numbered("differences", place), to=to),
+        "differences": differences(cohort, name=_numbered("differences", place), to=to),
         "budgets": [chart for chart in more if _tells(chart)],
-        "groups": group_table(section, name=_numbered("groups", place)),
+        "groups": group_table(cohort, name=_numbered("groups", place)),
     }
 
 
-def _summary(section: Section) -> str:
-    runs = sum(len(group.runs) for group in section.groups)
+def _summary(cohort: Cohort) -> str:
+    runs = sum(len(group.runs) for group in cohort.groups)
     words = (
-        f"{_number(runs, 'run')} of {_number(len(section.labels), 'method')} in {_number(len(section.groups), 'group')}"
+        f"{_number(runs, 'run')} of {_number(len(cohort.labels), 'method')} in {_number(len(cohort.groups), 'group')}"
     )
-    dense = section.dense
+    dense = cohort.dense
     words += "; no dense run to compare with." if dense is None else f", and {_number(len(dense.runs), 'dense run')}."
-    level = shared_level(section)
-    there = {} if level is None else at_level(section, level)
+    level = shared_level(cohort)
+    there = {} if level is None else at_level(cohort, level)
     if level is None or len(there) < 2:
         return words
     best, second = sorted(there.values(), key=lambda group: group.accuracy.mean, reverse=True)[:2]

@@ -82,7 +82,9 @@ def figure(name: str, runs: Where | Iterable[Where]) -> Figure:
     if not many:
         raise ValueError("a figure needs at least one run")
     read = read_outcome if name in COMPARISONS else read_run
-    found = [run for where in many for run in ([where] if isinstance(where, Run) else _read(Path(where), read))]
+    found: list[Run] = []
+    for where in many:
+        found += [where] if isinstance(where, Run) else [read(path) for path in find_runs([Path(where)])]
     chart = known[name](found)
     return Figure(chart, standalone(chart))
 
@@ -103,7 +105,3 @@ def save_figures(charts: Sequence[Chart], folder: Path) -> list[Path]:
         raise ValueError(f"{wrong[0]!r} cannot be the name of a file: a chart's name is a word such as 'frontier'")
     folder.mkdir(parents=True, exist_ok=True)
     return [write_text(folder / f"{chart.name}.svg", standalone(chart)) for chart in charts]
-
-
-def _read(path: Path, read: Callable[[Path], Run]) -> list[Run]:
-    return [read(folder) for folder in find_runs([path])]

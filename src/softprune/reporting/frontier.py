@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from softprune.reporting.charts import Axis, Chart, Mark, Series
-from softprune.reporting.groups import DENSE, Estimate, Group, Section, at_level, estimate, levels, sections
+from softprune.reporting.cohorts import DENSE, Cohort, Estimate, SeedGroup, at_level, cohorts, estimate, levels
 from softprune.reporting.labels import shared_noun
 from softprune.reporting.run import Run
 
@@ -17,17 +17,17 @@ MACS = Axis("multiply-adds", scale="log")
 FRONT = "not dominated"
 
 
-def only_section(runs: Sequence[Run]) -> Section:
-    """The section of runs that all can be compared.
+def only_section(runs: Sequence[Run]) -> Cohort:
+    """The cohort of runs that all can be compared.
 
     Raises:
         ValueError: if no run is finished, or they are of several networks or data.
     """
-    found = sections(runs)
+    found = cohorts(runs)
     if not found:
         raise ValueError("no run is finished, so there is nothing to compare")
     if len(found) > 1:
-        titles = "; ".join(section.title for section in found)
+        titles = "; ".join(cohort.title for cohort in found)
         raise ValueError(f"the runs are of {len(found)} kinds, which one chart cannot compare: {titles}")
     return found[0]
 
@@ -48,56 +48,54 @@ def layer_budgets(runs: Sequence[Run]) -> Chart:
     return level_budgets(found, shared_level(found))
 
 
-def sparsity_frontier(section: Section) -> Chart:
-    """Accuracy against sparsity in one section."""
-    accuracies, hidden = accuracy_axis(section)
+def sparsity_frontier(cohort: Cohort) -> Chart:
+    """Accuracy against sparsity in one cohort."""
+    accuracies, hidden = accuracy_axis(cohort)
     return Chart(
         name="frontier",
         title="Accuracy against sparsity",
-        caption=f"Mean over seeds; bars show one standard deviation.{_dense_words(section)}{hidden}",
+        caption=f"Mean over seeds; bars show one standard deviation.{_dense_words(cohort)}{hidden}",
         x=Axis("sparsity", percent=True),
         y=accuracies,
-        series=_curves(section, lambda group: group.sparsity, dense_end=None),
+        series=_curves(cohort, lambda group: group.sparsity, dense_end=None),
     )
 
 
-def cost_frontier(section: Section) -> Chart:
-    """Accuracy against multiply-adds in one section."""
-    accuracies, hidden = accuracy_axis(section)
+def cost_frontier(cohort: Cohort) -> Chart:
+    """Accuracy against multiply-adds in one cohort."""
+    accuracies, hidden = accuracy_axis(cohort)
     return Chart(
         name="macs_frontier",
         title="Accuracy against multiply-adds",
         caption=f"Multiply-adds left in one forward pass. Mean over seeds; bars show one standard deviation."
-        f"{_dense_words(section)}{hidden}",
+        f"{_dense_words(cohort)}{hidden}",
         x=MACS,
         y=accuracies,
-        series=_curves(section, lambda group: group.macs, dense_end=section.dense_macs),
+        series=_curves(cohort, lambda group: group.macs, dense_end=cohort.dense_macs),
     )
 
 
-def accuracy_axis(section: Section) -> tuple[Axis, str]:
+def accuracy_axis(cohort: Cohort) -> tuple[Axis, str]:
     """An axis on which good methods can be told apart though one has failed, and a sentence about what is below it."""
-    means = sorted(group.accuracy.mean for group in section.groups)
+    means = sorted(group.accuracy.mean for group in cohort.groups)
     if len(means) < 4:
         return Axis("accuracy", percent=True), ""
     best, lower = means[-1], means[len(means) // 4]
     low = math.floor(200 * (best - REACH * (best - lower))) / 200
-    below = [group for group in section.groups if group.accuracy.mean < low]
+    below = [group for group in cohort.groups if group.accuracy.mean < low]
     if not below:
         return Axis("accuracy", percent=True), ""
     words = "; ".join(f"{group.label}, {group.goal}: {group.accuracy.mean:.2%}" for group in below[:4])
     more = f"; and {len(below) - 4} more" if len(below) > 4 else ""
-    tops = [
-        e.mean + (e.deviation if e.n > 1 else 0.0) for e in (g.accuracy for g in (*section.groups, *_dense(section)))
-    ]
+    tops = [e.mean + (e.deviation if e.n > 1 else 0.0) for e in (g.accuracy for g in (*cohort.groups, *_dense(cohort)))]
     high = min(1.0, max(tops) + 0.04 * (max(tops) - low))
     return Axis("accuracy", percent=True, low=low, high=high), f" Below the axis: {words}{more}."
 
 
-def _curves(section: Section, x: Callable[[Group], Estimate], *, dense_end: float | None) -> tuple[Series, ...]:
+def _curves(cohort: Cohort, x: Callable[[SeedGroup], Estimate], *, dense_end: float | None) -> tuple[Series, ...]:
     series = []
-    for label in section.labels:
-        own = sorted((group for group in section.of(label) if x(group).n), key=lambda group: x(group).mean)
+    for label in cohort.labels:
+        own = sorted((group for group in cohort.of(label) if x(group).n), key=lambda group: x(group).mean)
         # Several variants at one level do not make a curve.
         asked = [group.goal for group in own if group.level is not None]
         mark: Mark = "points" if len(set(asked)) < len(asked) else "line"
@@ -109,54 +107,54 @@ def _curves(section: Section, x: Callable[[Group], Estimate], *, dense_end: floa
                 mark=mark,
                 spread=tuple(group.accuracy.deviation for group in own),
                 notes=tuple(_note(group) for group in own),
-                group=section.of(label)[0].family,
+                group=cohort.of(label)[0].family,
             )
         )
     ends = [value for one in series for value in one.x] + ([dense_end] if dense_end else [])
-    if section.dense is not None:
+    if cohort.dense is not None:
         low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
-        level = section.dense.accuracy
+        level = cohort.dense.accuracy
         xs = (low, high) if low < high else (low,)
         same = len(xs)
-        notes = (section.dense.words,) * same
+        notes = (cohort.dense.words,) * same
         series.append(
             Series(DENSE, xs, (level.mean,) * same, spread=(level.deviation,) * same, notes=notes, faint=True)
         )
     return tuple(series)
 
 
-def _note(group: Group) -> str:
+def _note(group: SeedGroup) -> str:
     macs = f"{group.macs.mean:,.0f} multiply-adds" if group.macs.n else ""
     sparsity = f"{group.sparsity.mean:.2%} sparsity" if group.sparsity.n else ""
     return "; ".join(word for word in (group.words, sparsity, macs) if word)
 
 
-def _dense(section: Section) -> tuple[Group, ...]:
-    return () if section.dense is None else (section.dense,)
+def _dense(cohort: Cohort) -> tuple[SeedGroup, ...]:
+    return () if cohort.dense is None else (cohort.dense,)
 
 
-def _dense_words(section: Section) -> str:
-    return "" if section.dense is None else " The dashed line is the dense network."
+def _dense_words(cohort: Cohort) -> str:
+    return "" if cohort.dense is None else " The dashed line is the dense network."
 
 
-def shared_level(section: Section) -> float | None:
+def shared_level(cohort: Cohort) -> float | None:
     """The level at which most methods have a group, of several the highest; None without any."""
-    found = levels(section)
-    return max(found, key=lambda level: (len(at_level(section, level)), level), default=None)
+    found = levels(cohort)
+    return max(found, key=lambda level: (len(at_level(cohort, level)), level), default=None)
 
 
-def level_budgets(section: Section, level: float | None, *, name: str = "layer_budgets") -> Chart:
-    """The budgets of one section at one level; None takes every group."""
-    chosen = list(section.groups) if level is None else list(at_level(section, level).values())
+def level_budgets(cohort: Cohort, level: float | None, *, name: str = "layer_budgets") -> Chart:
+    """The budgets of one cohort at one level; None takes every group."""
+    chosen = list(cohort.groups) if level is None else list(at_level(cohort, level).values())
     tensors = list(dict.fromkeys(t for g in chosen for run in g.runs if run.budget is not None for t in run.budget))
     by_label = {group.label: group for group in chosen}
     several = len(by_label) < len(chosen)
     # A label without a budget here keeps its colour.
     empty = [
-        Series(label, (), (), group=section.of(label)[0].family) for label in section.labels if label not in by_label
+        Series(label, (), (), group=cohort.of(label)[0].family) for label in cohort.labels if label not in by_label
     ]
     full = [_budget(f"{g.label}, {g.goal}" if several else g.label, g, tensors) for g in chosen]
-    places = {label: place for place, label in enumerate(section.labels)}
+    places = {label: place for place, label in enumerate(cohort.labels)}
     order = [places[label] for label in (*(group.label for group in chosen), *(one.name for one in empty))]
     series = [one for _, one in sorted(zip(order, [*full, *empty], strict=True), key=lambda pair: pair[0])]
     counted = shared_noun(run.units for group in chosen for run in group.runs)
@@ -172,7 +170,7 @@ def level_budgets(section: Section, level: float | None, *, name: str = "layer_b
     )
 
 
-def _budget(text: str, group: Group, tensors: Sequence[str]) -> Series:
+def _budget(text: str, group: SeedGroup, tensors: Sequence[str]) -> Series:
     budgets = [run.budget for run in group.runs if run.budget is not None]
     if not budgets:
         return Series(text, (), (), group=group.family)
@@ -208,9 +206,9 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return kept
 
 
-def front_groups(section: Section) -> list[Group]:
-    """The groups of a section that are not dominated, by multiply-adds."""
-    counted = [group for group in section.groups if group.macs.n and group.accuracy.n]
+def front_groups(cohort: Cohort) -> list[SeedGroup]:
+    """The groups of a cohort that are not dominated, by multiply-adds."""
+    counted = [group for group in cohort.groups if group.macs.n and group.accuracy.n]
     return [counted[at] for at in front([(group.macs.mean, group.accuracy.mean) for group in counted])]
 
 
@@ -219,13 +217,13 @@ def pareto(runs: Sequence[Run]) -> Chart:
     return pareto_chart(only_section(runs))
 
 
-def pareto_chart(section: Section) -> Chart:
-    """Accuracy against multiply-adds in one section, with the line of points that no other dominates."""
-    best = front_groups(section)
-    accuracies, hidden = accuracy_axis(section)
+def pareto_chart(cohort: Cohort) -> Chart:
+    """Accuracy against multiply-adds in one cohort, with the line of points that no other dominates."""
+    best = front_groups(cohort)
+    accuracies, hidden = accuracy_axis(cohort)
     series = []
-    for label in section.labels:
-        own = [group for group in section.of(label) if group.macs.n]
+    for label in cohort.labels:
+        own = [group for group in cohort.of(label) if group.macs.n]
         series.append(
             Series(
                 label,
@@ -234,7 +232,7 @@ def pareto_chart(section: Section) -> Chart:
                 mark="points",
                 spread=tuple(group.accuracy.deviation for group in own),
                 notes=tuple(f"{group.words}{'; ' + FRONT if group in best else ''}" for group in own),
-                group=section.of(label)[0].family,
+                group=cohort.of(label)[0].family,
             )
         )
     line = Series(

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from softprune.budget.show import WEIGHT, checked_units, noun
-from softprune.reporting.reading import known
+from softprune.reporting.reading import known, mapping
 
 # Methods that may also run without a goal: with one they do something else, which the name has to say.
 _GOAL_OPTIONAL = ("str", "autosparse", "vd")
@@ -59,10 +59,9 @@ def shared_noun(units: Iterable[str]) -> str:
     return words.pop() if len(words) == 1 else "units"
 
 
-def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """A part of a configuration; empty if it is missing, null or a plain value."""
-    found = config.get(key)
-    return found if isinstance(found, Mapping) else {}
+    return mapping(config.get(key))
 
 
 def method_name(config: Mapping[str, Any]) -> str:
@@ -70,13 +69,13 @@ def method_name(config: Mapping[str, Any]) -> str:
     method = config.get("method")
     if isinstance(method, str):
         return method
-    return str(section(config, "method").get("name") or "dense")
+    return str(part(config, "method").get("name") or "dense")
 
 
 def model_name(config: Mapping[str, Any], key: str = "model") -> str:
     """The name of the model, or of the data."""
     named = config.get(key)
-    return named if isinstance(named, str) else str(section(config, key).get("name") or "")
+    return named if isinstance(named, str) else str(part(config, key).get("name") or "")
 
 
 def label(config: Mapping[str, Any]) -> str:
@@ -91,7 +90,7 @@ def label(config: Mapping[str, Any]) -> str:
         'str goal, directions'
     """
     name = method_name(config)
-    goal, method = section(config, "goal"), section(config, "method")
+    goal, method = part(config, "goal"), part(config, "method")
     budget = str(goal.get("budget") or "")
     words = name
     if budget:
@@ -107,7 +106,7 @@ def label(config: Mapping[str, Any]) -> str:
         "flops" if goal.get("flops") is not None else "",
         "latency" if goal.get("latency") is not None else "",
         "all parameters" if goal.get("scope") == "all" else "",
-        "fine-tuned" if section(config, "model").get("weights") else "",
+        "fine-tuned" if part(config, "model").get("weights") else "",
     ]
     return ", ".join([words, *(word for word in more if word)])
 
@@ -123,7 +122,7 @@ def goal_text(config: Mapping[str, Any]) -> str:
         >>> goal_text({"units": "filter", "goal": {"sparsity": 0.5}}), goal_text({"goal": {"rank": {"w": 9, "u": 8}}})
         ('50 % sparsity of the filters', 'rank w 9, u 8')
     """
-    goal = section(config, "goal")
+    goal = part(config, "goal")
     share = known(config.get("goal") if not goal else goal.get("sparsity"))
     units = configured_units(config)
     scope = " of all parameters" if goal.get("scope") == "all" else ""
@@ -134,7 +133,7 @@ def goal_text(config: Mapping[str, Any]) -> str:
         return f"{kept:,.0f} {'parameters' if scope or units != WEIGHT else 'weights'}"
     if (macs := known(goal.get("flops"))) is not None:
         return f"{macs:,.0f} multiply-adds"
-    if (ms := known(section(goal, "latency").get("ms"))) is not None:
+    if (ms := known(part(goal, "latency").get("ms"))) is not None:
         return f"{ms:g} ms"
     if (rank := goal.get("rank")) is not None:
         each = [f"{name} {count}" for name, count in rank.items()] if isinstance(rank, Mapping) else [f"{rank}"]
@@ -177,7 +176,7 @@ def model_and_data(config: Mapping[str, Any]) -> dict[str, str]:
 
 def knobs(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """What sets how sparse a run becomes; empty where a goal does."""
-    if section(config, "goal") or method_name(config) == "dense":
+    if part(config, "goal") or method_name(config) == "dense":
         return ()
     values = flat(config)
     return tuple((key, values[key]) for key in _KNOBS if key in values)
@@ -186,7 +185,7 @@ def knobs(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def traits(config: Mapping[str, Any]) -> dict[str, str]:
     """What a run can differ in from another of its label and level, if both are not just other seeds."""
     left_out = {key for key, _ in knobs(config)}
-    if section(config, "goal"):
+    if part(config, "goal"):
         left_out |= {"propose.push", "propose.onset", "method.s_init"}
     return {key: value for key, value in flat(config).items() if _matters(key) and key not in left_out}
 

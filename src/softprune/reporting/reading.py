@@ -134,6 +134,11 @@ def known(value: object) -> float | None:
     return found if math.isfinite(found) else None
 
 
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def _lines(numbers: list[int]) -> str:
     if len(numbers) == 1:
         return f"line {numbers[0]} is"

@@ -1,76 +1,94 @@
-"""A run folder as values, read without torch: also one that is still being written, or that was damaged."""
+"""A run folder as values, read without torch, also while it is being written or after it was damaged."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from softprune.budget.budget import Budget
 from softprune.budget.show import WEIGHT
-from softprune.records import BUDGET, CONFIG, ENVIRONMENT, LATENCY, LAYERS, METRICS, RESULT
+from softprune.records import (
+    BENCH_FORMAT,
+    BENCH_VERSION,
+    BUDGET,
+    CONFIG,
+    ENVIRONMENT,
+    LATENCY,
+    LAYERS,
+    METRICS,
+    OUR_ENGINE,
+    RESULT,
+)
+from softprune.records import BenchKey as Key
 from softprune.reporting.labels import configured_units, goal_text, label, method_name, model_name
-from softprune.reporting.reading import known, number, read_object, read_rows, read_table
-from softprune.reporting.times import MeasuredTimes, read_times
+from softprune.reporting.reading import known, mapping, number, read_object, read_rows, read_table
+
+_LONGEST = 200  # characters of a name in a bench file
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One tensor at the end of one epoch; NaN where the file has no number.
+class LayerRow:
+    """One tensor at the end of one epoch; NaN where the file has no number."""
 
-    Args:
-        epoch: counted from 0.
-        step: optimizer steps made.
-        s: raw threshold.
-        alpha: threshold g(s).
-        density: fraction of weights (or other units) kept.
-        l1_active: L1 norm of what is kept.
-        macs: multiply-adds left.
-    """
-
-    epoch: int
-    step: int
-    s: float
-    alpha: float
-    density: float
-    l1_active: float
-    macs: float
+    epoch: int  # counted from 0
+    step: int  # optimizer steps made
+    s: float  # raw threshold
+    alpha: float  # threshold g(s)
+    density: float  # fraction of weights (or other units) kept
+    l1_active: float  # L1 norm of what is kept
+    macs: float  # multiply-adds left
 
 
-_EPOCH, _STEP, *_VALUES = (field.name for field in fields(Layer))
+_EPOCH, _STEP, *_VALUES = (field.name for field in fields(LayerRow))
+
+
+@dataclass(frozen=True)
+class EngineTime:
+    """One engine of a bench file: milliseconds of a call, bursts kept and dropped, its time over that of softprune."""
+
+    engine: str
+    best: float
+    median: float | None
+    bursts: float | None
+    dropped: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class MeasuredTimes:
+    """What latency.json says of a run's network."""
+
+    engines: tuple[EngineTime, ...] = ()  # ours first
+    conditions: str = ""  # processor, batch and threads
+    microseconds: Mapping[str, float] = field(default_factory=dict)  # of each layer, by the path of its module
+    share: float | None = None  # of the roofline
+    named: Mapping[str, float] = field(default_factory=dict)  # milliseconds by name, from a file of another program
+
+    def layer(self, tensor: str) -> float | None:
+        """Microseconds of the layer that a weight tensor belongs to."""
+        return self.microseconds.get(tensor.rpartition(".")[0])
 
 
 @dataclass(frozen=True)
 class Run:
-    """All that a run folder says.
-
-    Args:
-        path: the folder.
-        name: of the folder.
-        config: config.yaml.
-        environment: environment.json.
-        result: result.json; empty while the run goes on.
-        steps: rows of metrics.jsonl of kind "step".
-        epochs: rows of metrics.jsonl of kind "epoch".
-        layers: the rows of layers.csv by tensor, in order.
-        budget: budget.json; None if it is missing or cannot be read.
-        problems: what could not be read, a sentence each.
-        latency: what was measured of its network; None if nothing was.
-    """
+    """All that a run folder says."""
 
     path: Path
-    name: str
+    name: str  # of the folder
     config: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    result: Mapping[str, Any]
-    steps: tuple[Mapping[str, Any], ...]
-    epochs: tuple[Mapping[str, Any], ...]
-    layers: Mapping[str, tuple[Layer, ...]]
-    budget: Budget | None
-    problems: tuple[str, ...]
-    latency: MeasuredTimes | None = None
+    result: Mapping[str, Any]  # empty while the run goes on
+    budget: Budget | None  # None if it is missing or cannot be read
+    problems: tuple[str, ...]  # what could not be read, a sentence each
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    steps: tuple[Mapping[str, Any], ...] = ()  # rows of metrics.jsonl of kind "step"
+    epochs: tuple[Mapping[str, Any], ...] = ()  # rows of metrics.jsonl of kind "epoch"
+    layers: Mapping[str, tuple[LayerRow, ...]] = field(default_factory=dict)  # rows of layers.csv by tensor, in order
+    latency: MeasuredTimes | None = None  # None if nothing was measured
 
     @property
     def method(self) -> str:
@@ -92,8 +110,7 @@ class Run:
 
     @property
     def seed(self) -> int | None:
-        found = known(self.config.get("seed", self.environment.get("seed")))
-        return None if found is None else int(found)
+        return _whole(known(self.config.get("seed", self.environment.get("seed"))))
 
     @property
     def goal(self) -> str:
@@ -109,48 +126,42 @@ class Run:
     def finished(self) -> bool:
         return bool(self.result)
 
+    # Values after the last epoch; None if unknown.
+
     @property
     def accuracy(self) -> float | None:
-        """Of the last epoch; None if unknown."""
         return self._last("accuracy")
 
     @property
     def sparsity(self) -> float | None:
-        """Of all managed weights, or other units, after the last epoch; None if unknown, as in a dense run."""
+        """Share of all managed weights, or other units, that are zero."""
         return self._last("sparsity")
 
     @property
     def params(self) -> int | None:
-        """Managed weights, or other units, left after the last epoch; None if unknown."""
+        """Managed weights, or other units, left."""
         found = self._last("params")
-        if found is None:
-            found = self._last("units")
-        return None if found is None else int(found)
+        return _whole(self._last("units") if found is None else found)
 
     @property
     def stored(self) -> int | None:
-        """Parameters of the whole network as it will be stored; None if unknown, as it is where weights are pruned."""
+        """Parameters of the whole network as it will be stored; None where single weights are pruned."""
         return self.budget.stored if self.budget is not None else None
 
     @property
     def macs(self) -> int | None:
-        """Multiply-adds left after the last epoch; None if unknown, as what a filter or a direction costs is."""
+        """Multiply-adds left; None where larger units are pruned, whose cost is not known."""
         if self.units != WEIGHT:
             return None
-        found = self._last("macs")
-        return None if found is None else int(found)
+        return _whole(self._last("macs"))
 
     def _last(self, key: str) -> float | None:
-        last = self.result.get("last")
-        rows = [*self.epochs, last] if isinstance(last, Mapping) else self.epochs
-        return next((value for row in reversed(rows) if (value := known(row.get(key))) is not None), None)
+        rows = (mapping(self.result.get("last")), *reversed(self.epochs))
+        return next((value for row in rows if (value := known(row.get(key))) is not None), None)
 
 
 def read_run(path: Path) -> Run:
-    """Read a run folder.
-
-    Args:
-        path: the folder; files that are missing, damaged or cut off end up in ``problems``.
+    """Read a run folder; what is missing, damaged or cut off is told in ``problems``.
 
     Raises:
         ValueError: if the folder has no config.yaml.
@@ -159,32 +170,43 @@ def read_run(path: Path) -> Run:
         run = read_run(Path("runs/demo"))
         run.label, run.sparsity, run.layers["fc.weight"][-1].density
     """
+    run = read_outcome(path)
+    problems = list(run.problems)
+    if run.method != "dense" and not (path / BUDGET).exists():
+        problems.append(f"{BUDGET} is missing; it is written after the first epoch.")
+    rows = read_rows(path / METRICS, problems)
+    return replace(
+        run,
+        environment=read_object(path / ENVIRONMENT, problems),
+        steps=tuple(row for row in rows if row.get("kind") == "step"),
+        epochs=tuple(row for row in rows if row.get("kind") == "epoch"),
+        layers=_layers(path / LAYERS, problems),
+        latency=read_times(path / LATENCY, problems),
+        problems=tuple(problems),
+    )
+
+
+def read_outcome(path: Path) -> Run:
+    """A run without its history: configuration, result and budget, so that hundreds of runs are read in seconds.
+
+    Raises:
+        ValueError: if the folder has no config.yaml.
+    """
     if not (path / CONFIG).is_file():
         raise ValueError(f"{path} holds no run: it has no {CONFIG}")
     problems: list[str] = []
     config = read_object(path / CONFIG, problems)
-    rows = read_rows(path / METRICS, problems)
-    latency = read_times(path / LATENCY, problems)
-    return Run(
-        path=path,
-        name=path.resolve().name,
-        config=config,
-        environment=read_object(path / ENVIRONMENT, problems),
-        result=read_object(path / RESULT, problems, optional=True),
-        steps=tuple(row for row in rows if row.get("kind") == "step"),
-        epochs=tuple(row for row in rows if row.get("kind") == "epoch"),
-        layers=_layers(path / LAYERS, problems),
-        budget=_budget(path / BUDGET, problems, needed=method_name(config) != "dense"),
-        problems=tuple(problems),
-        latency=latency,
-    )
+    result = read_object(path / RESULT, problems, optional=True)
+    budget = None
+    try:
+        budget = Budget.load(path / BUDGET) if (path / BUDGET).exists() else None
+    except (ValueError, OSError, RecursionError) as error:
+        problems.append(f"{BUDGET} cannot be used: {error}")
+    return Run(path, path.resolve().name, config, result, budget, tuple(problems))
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run folders at or below some paths, sorted by name, each once.
-
-    Args:
-        paths: runs, or folders of runs, also nested.
+    """The run folders at or below some paths, at any depth, sorted by name, each once.
 
     Raises:
         ValueError: naming a path that holds none.
@@ -212,8 +234,8 @@ def _below(path: Path) -> list[Path]:
     return runs
 
 
-def _layers(path: Path, problems: list[str]) -> dict[str, tuple[Layer, ...]]:
-    layers: dict[str, list[Layer]] = {}
+def _layers(path: Path, problems: list[str]) -> dict[str, tuple[LayerRow, ...]]:
+    layers: dict[str, list[LayerRow]] = {}
     bad = 0
     for row in read_table(path, problems, needed=(_EPOCH, _STEP, "name", *_VALUES)):
         epoch, step = known(row[_EPOCH]), known(row[_STEP])
@@ -221,37 +243,81 @@ def _layers(path: Path, problems: list[str]) -> dict[str, tuple[Layer, ...]]:
             bad += 1
             continue
         values = (number(row[column]) for column in _VALUES)
-        layers.setdefault(row["name"], []).append(Layer(int(epoch), int(step), *values))
+        layers.setdefault(row["name"], []).append(LayerRow(int(epoch), int(step), *values))
     if bad:
         problems.append(f"{path.name}: {bad} rows have no epoch or step and are left out.")
     return {name: tuple(rows) for name, rows in layers.items()}
 
 
-def _budget(path: Path, problems: list[str], *, needed: bool) -> Budget | None:
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+# Measured times, from the latency.json that `softprune bench` writes; nothing in it is trusted.
+
+
+def read_times(path: Path, problems: list[str]) -> MeasuredTimes | None:
+    """What a bench file says, None without one; ``problems`` gets a sentence for everything that cannot be used."""
     if not path.exists():
-        if needed:
-            problems.append(f"{path.name} is missing; it is written after the first epoch.")
         return None
-    try:
-        return Budget.load(path)
-    except (ValueError, OSError, RecursionError) as error:
-        problems.append(f"{path.name} cannot be used: {error}")
+    before = len(problems)
+    read = read_object(path, problems)
+    if len(problems) > before and not read:
         return None
+    if read.get("format") != BENCH_FORMAT:
+        named = {name: value for name, given in read.items() if name.endswith("_ms") and (value := known(given))}
+        if not named:
+            problems.append(f"{path.name} holds no times: `softprune bench model.spx --out {path.name}` writes some.")
+        return MeasuredTimes(named=named) if named else None
+    if read.get("version") != BENCH_VERSION:
+        problems.append(f"{path.name} has version {_short(read.get('version'))}; this release reads {BENCH_VERSION}.")
+        return None
+    engines = _engines(read, path.name, problems)
+    if not engines:
+        problems.append(f"{path.name} holds no time of {OUR_ENGINE}.")
+        return None
+    microseconds = _layer_times(read.get(Key.LAYERS), path.name, problems)
+    return MeasuredTimes(engines, _conditions(read), microseconds, known(read.get(Key.ROOFLINE_SHARE)))
 
 
-def read_outcome(path: Path) -> Run:
-    """A run without its history, whose steps, epochs and layers are empty: hundreds of runs are read in seconds.
+def _engines(read: Mapping[str, Any], file: str, problems: list[str]) -> tuple[EngineTime, ...]:
+    engines, ratios = mapping(read.get(Key.ENGINES)), mapping(read.get(Key.RATIOS))
+    found, bad = [], 0
+    for name in sorted(engines, key=lambda engine: engine != OUR_ENGINE):
+        facts, ratio = mapping(engines[name]), mapping(ratios.get(name))
+        best, median = known(facts.get(Key.SECONDS)), known(facts.get(Key.MEDIAN))
+        if best is None or best <= 0:
+            bad += 1
+            continue
+        counts = known(facts.get(Key.BURSTS)), known(facts.get(Key.DROPPED))
+        spread = (known(ratio.get(key)) for key in (Key.BEST, Key.LOW, Key.HIGH))
+        found.append(EngineTime(_short(name), 1e3 * best, None if median is None else 1e3 * median, *counts, *spread))
+    if bad:
+        problems.append(f"{file}: {bad} engines have no time and are left out.")
+    return tuple(found) if found and found[0].engine == OUR_ENGINE else ()
 
-    Raises:
-        ValueError: if the folder has no config.yaml.
 
-    Example:
-        read_outcome(Path("runs/demo")).accuracy
-    """
-    if not (path / CONFIG).is_file():
-        raise ValueError(f"{path} holds no run: it has no {CONFIG}")
-    problems: list[str] = []
-    config = read_object(path / CONFIG, problems)
-    result = read_object(path / RESULT, problems, optional=True)
-    budget = _budget(path / BUDGET, problems, needed=False)
-    return Run(path, path.resolve().name, config, {}, result, (), (), {}, budget, tuple(problems))
+def _layer_times(rows: object, file: str, problems: list[str]) -> dict[str, float]:
+    """Microseconds by path; several steps of one layer are added up."""
+    found: dict[str, float] = {}
+    bad = 0
+    for row in map(mapping, rows if isinstance(rows, list) else []):
+        path, value = row.get(Key.PATH), known(row.get(Key.MICROSECONDS))
+        if isinstance(path, str) and value is not None and value >= 0:
+            found[path] = found.get(path, 0.0) + value
+        else:
+            bad += 1
+    if bad or not isinstance(rows, list | None):
+        problems.append(f"{file}: {bad or 'all'} layers have no path or no time and are left out.")
+    return found
+
+
+def _conditions(read: Mapping[str, Any]) -> str:
+    words = [_short(read[key]) for key in (Key.PROCESSOR, Key.LEVEL) if isinstance(read.get(key), str)]
+    words += [f"{key} {value:.0f}" for key in (Key.BATCH, Key.THREADS) if (value := known(read.get(key))) is not None]
+    return ", ".join(words)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

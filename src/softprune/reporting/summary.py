@@ -9,7 +9,7 @@ from pathlib import Path
 from softprune.budget.show import WEIGHT, noun
 from softprune.goals.goal import Sparsity
 from softprune.records import CHECKPOINTS
-from softprune.reporting.labels import section
+from softprune.reporting.labels import part
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 from softprune.reporting.svg.axes import short
@@ -150,7 +150,7 @@ def cards(run: Run) -> list[Card]:
 def _accuracy(run: Run) -> Iterator[Card]:
     if run.accuracy is None:
         return
-    best = known(section(run.result, "best").get("accuracy"))
+    best = known(part(run.result, "best").get("accuracy"))
     more = f"after the last epoch; best epoch {percent(best)}" if best is not None else "after the last evaluated epoch"
     yield Card("Test accuracy", percent(run.accuracy), more)
 
@@ -162,7 +162,7 @@ def _target(run: Run) -> Iterator[Card]:
 
 def verdict(run: Run) -> str:
     """How near the goal the run came, in what it counts; empty where that cannot be told."""
-    goal = section(run.config, "goal")
+    goal = part(run.config, "goal")
     total, share = total_units(run), known(goal.get("sparsity"))
     wanted = known(goal.get("params"))
     if goal.get("scope") == "all":
@@ -237,8 +237,8 @@ def _latency(run: Run) -> Iterator[Card]:
         return
     for name, value in run.latency.named.items():
         yield Card(f"Latency: {name.removesuffix('_ms').replace('_', ' ')}", f"{value:.4g} ms", "measured")
-    if run.latency.standings:
-        ours, *others = run.latency.standings
+    if run.latency.engines:
+        ours, *others = run.latency.engines
         rival = min(others, key=lambda other: other.best, default=None)
         beside = "" if rival is None else f"{rival.best / ours.best:.2f} times as fast as {rival.engine}"
         yield Card("Time of a call", f"{ours.best:.4g} ms", beside or run.latency.conditions)

@@ -13,8 +13,7 @@ from softprune.budget.show import WEIGHT
 from softprune.reporting.charts import last_densities, named, tensor_costs
 from softprune.reporting.labels import shared_noun
 from softprune.reporting.reading import known
-from softprune.reporting.run import Run
-from softprune.reporting.times import MeasuredTimes
+from softprune.reporting.run import MeasuredTimes, Run
 
 Kind = Literal["text", "number", "count", "percent"]
 # Columns about multiply-adds: what a filter, a block or a direction costs is not known.
@@ -22,7 +21,7 @@ _MACS = ("MACs", "MACs left", "share of MACs left")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A value that is written in its own way.
 
     Args:
@@ -38,7 +37,7 @@ class Cell:
     best: bool = False
 
 
-Value = str | float | int | Cell | None
+Value = str | float | int | TableCell | None
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def shown(value: Value, kind: Kind) -> str:
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, Cell):
+    if isinstance(value, TableCell):
         return value.text
     if kind == "text" or isinstance(value, str):
         return str(value)
@@ -134,13 +133,16 @@ def _row(table: Table, row: tuple[Value, ...], group: str) -> str:
 
 def _cell(value: Value, column: Column, *, first: bool) -> str:
     text = shown(value, column.kind)
-    exact = value.value if isinstance(value, Cell) else value
+    exact = value.value if isinstance(value, TableCell) else value
     same = exact is None or isinstance(exact, str) or text in ("", str(exact))
-    classes = [*(["n"] if column.kind != "text" else []), *(["best"] if isinstance(value, Cell) and value.best else [])]
+    classes = [
+        *(["n"] if column.kind != "text" else []),
+        *(["best"] if isinstance(value, TableCell) and value.best else []),
+    ]
     marks = (f' class="{" ".join(classes)}"' if classes else "") + ("" if same else f' data-v="{exact!r}"')
     tag, scope = ("th", ' scope="row"') if first else ("td", "")
     more = ""
-    if isinstance(value, Cell):
+    if isinstance(value, TableCell):
         more = '<span class="visually-hidden"> best</span>' if value.best else ""
         more += f'<span class="beside">{escape(value.more)}</span>' if value.more else ""
     return f"<{tag}{scope}{marks}>{escape(text)}{more}</{tag}>"
@@ -260,7 +262,7 @@ def times_table(named: Sequence[tuple[MeasuredTimes, str]]) -> Table | None:
     rows = tuple(
         (name, s.engine, s.best, s.median, s.ratio, s.low, s.high, s.bursts, s.dropped, latency.conditions)
         for latency, name in named
-        for s in latency.standings
+        for s in latency.engines
     )
     columns = (
         Column("run"),

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from softprune.reporting.charts import Axis, Chart, Series
-from softprune.reporting.svg.plot import Look, looked, offsets, plot, swatch
+from softprune.reporting.svg.plot import SeriesStyle, offsets, plot, styled, swatch
 
 # Pictures for half a page, a whole line, and a narrow screen.
 HALF, WHOLE, _NARROW = (560, 340), (1120, 380), (400, 330)
@@ -64,9 +64,9 @@ def needs_line(chart: Chart) -> bool:
 
 def _legend(chart: Chart) -> str:
     # A series without values has its colour, so that the others have theirs in all charts, but no entry.
-    shown = [(at, series, look) for at, (series, look) in enumerate(looked(chart)) if series.x]
+    shown = [(at, series, style) for at, (series, style) in enumerate(styled(chart)) if series.x]
     many = len(shown) > _FEW
-    entries = "".join(_entry(chart, at, series, look) for at, series, look in shown)
+    entries = "".join(_entry(chart, at, series, style) for at, series, style in shown)
     both = '<button type="button" class="quiet all">all</button><button type="button" class="quiet none">none</button>'
     return (
         f'<div class="legend{" many" if many else ""}" role="group" aria-label="Legend: show or hide series">'
@@ -74,11 +74,11 @@ def _legend(chart: Chart) -> str:
     )
 
 
-def _entry(chart: Chart, at: int, series: Series, look: Look) -> str:
+def _entry(chart: Chart, at: int, series: Series, style: SeriesStyle) -> str:
     return (
         f'<button type="button" class="entry" aria-pressed="true" data-series="{at}" '
         f'data-group="{escape(series.group or series.name)}">'
-        f'<svg viewBox="-1 -7 24 14" aria-hidden="true" class="{look.classes}">{swatch(chart, series, look)}</svg>'
+        f'<svg viewBox="-1 -7 24 14" aria-hidden="true" class="{style.classes}">{swatch(chart, series, style)}</svg>'
         f"<span>{escape(series.name)}</span></button>"
     )
 

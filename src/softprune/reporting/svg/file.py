@@ -12,7 +12,7 @@ from textwrap import wrap
 from softprune.reporting.charts import Chart
 from softprune.reporting.svg.axes import framed
 from softprune.reporting.svg.figure import HALF, WHOLE, needs_line
-from softprune.reporting.svg.plot import RAMP, Look, drawn, looked, spoken, swatch
+from softprune.reporting.svg.plot import RAMP, SeriesStyle, drawn, spoken, styled, swatch
 
 _HEAD, _ROW, _EDGE = 16, 20, 14  # pixels above the picture without a title, of a line of text, and around it
 _LETTER, _TALL_LETTER = 7.6, 9.2  # pixels of a letter of the legend and of the title, a little more than most are
@@ -45,7 +45,7 @@ def standalone(chart: Chart) -> str:
     width, height = WHOLE if needs_line(chart) else HALF
     ident = escape(chart.name)
     # A series without values has its colour, so that the others have theirs in all charts, but no entry.
-    entries = [(series.name, look, swatch(chart, series, look)) for series, look in looked(chart) if series.x]
+    entries = [(series.name, style, swatch(chart, series, style)) for series, style in styled(chart) if series.x]
     legend, rows = _legend(entries if len(entries) > 1 else [], width)
     title = wrap(chart.title, int((width - 2 * _EDGE) / _TALL_LETTER))
     top = _HEAD + _ROW * len(title)
@@ -54,29 +54,29 @@ def standalone(chart: Chart) -> str:
         f'<text class="head" x="{_EDGE}" y="{_ROW * row + 22}">{escape(words)}</text>'
         for row, words in enumerate(title)
     )
-    style = _STYLE + "".join(_colours(look.classes for _, look in looked(chart)))
+    rules = _STYLE + "".join(_colours(style.classes for _, style in styled(chart)))
     return _NOT_XML.sub(
         "\ufffd",
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{whole}" viewBox="0 0 {width} {whole}"'
-        f' role="img" aria-labelledby="{ident}-t {ident}-d">{spoken(chart, ident)}<style>{style}</style>'
+        f' role="img" aria-labelledby="{ident}-t {ident}-d">{spoken(chart, ident)}<style>{rules}</style>'
         f'<rect width="{width}" height="{whole}" fill="#fff"/>{head}'
         f'<g transform="translate(0,{top})">{drawn(chart, framed(chart, width, height), ident)}</g>'
         f'<g transform="translate({_EDGE},{top + height + _ROW // 2})">{legend}</g></svg>\n',
     )
 
 
-def _legend(entries: Iterable[tuple[str, Look, str]], width: int) -> tuple[str, int]:
+def _legend(entries: Iterable[tuple[str, SeriesStyle, str]], width: int) -> tuple[str, int]:
     """The entries from left to right in as many lines as they need, and the number of lines."""
     parts: list[str] = []
     x, row = 0.0, 0
     most = int((width - 3 * _EDGE - _SAMPLE) / _LETTER)
-    for whole, look, sample in entries:
+    for whole, style, sample in entries:
         name = whole if len(whole) <= most else "\u2026" + whole[1 - most :]
         room = _SAMPLE + _LETTER * len(name) + _EDGE
         if x and x + room > width - _EDGE:
             x, row = 0.0, row + 1
         parts.append(
-            f'<g transform="translate({x:.0f},{_ROW * row})"><g class="{look.classes}">{sample}</g>'
+            f'<g transform="translate({x:.0f},{_ROW * row})"><g class="{style.classes}">{sample}</g>'
             f'<text class="name" x="{_SAMPLE}" y="4">{escape(name)}</text></g>'
         )
         x += room

@@ -30,15 +30,15 @@ _NARROWEST = 1.5
 
 
 @dataclass(frozen=True)
-class Look:
-    """The look of one series: its classes, and a place in MARKERS."""
+class SeriesStyle:
+    """The style of one series: its classes, and a place in MARKERS."""
 
     classes: str
     marker: int
 
 
-def looks(series: Sequence[Series]) -> list[Look]:
-    """A look for each series; those of one group share the colour."""
+def styles(series: Sequence[Series]) -> list[SeriesStyle]:
+    """A style for each series; those of one group share the colour."""
     groups = {g: i for i, g in enumerate(dict.fromkeys(s.group or s.name for s in series if not s.faint))}
     met: dict[str, int] = {}
     found = []
@@ -46,14 +46,14 @@ def looks(series: Sequence[Series]) -> list[Look]:
         group = one.group or one.name
         if one.faint:
             colour = _colour(groups[group], len(groups)) if group in groups else "grey"
-            found.append(Look(f"{colour} d1 faint", 0))
+            found.append(SeriesStyle(f"{colour} d1 faint", 0))
             continue
         turn = met[group] = met.get(group, -1) + 1
         place = groups[group]
         # Many lines are solid: too many patterns of dashes cannot be told apart.
         dash = 0 if len(groups) > COLOURS else (place + turn) % DASHES
         hollow = " hollow" if turn % 2 else ""
-        found.append(Look(f"{_colour(place, len(groups))} d{dash}{hollow}", (place + turn) % len(MARKERS)))
+        found.append(SeriesStyle(f"{_colour(place, len(groups))} d{dash}{hollow}", (place + turn) % len(MARKERS)))
     return found
 
 
@@ -188,7 +188,7 @@ def drawn(chart: Chart, frame: Frame, ident: str) -> str:
         f' width="{pixel(box[1] - box[0] + 10)}" height="{pixel(box[2] - box[3] + 12)}"/></clipPath>',
         f'<g clip-path="url(#{ident}-c)">',
     ]
-    series = [(one.faint, _series(frame, chart, at, look)) for at, (one, look) in enumerate(looked(chart))]
+    series = [(one.faint, _series(frame, chart, at, style)) for at, (one, style) in enumerate(styled(chart))]
     parts += [text for faint, text in series if faint] + [text for faint, text in series if not faint]
     parts.append("</g>")
     if not any(math.isfinite(y) for s in chart.series for y in s.y):
@@ -196,13 +196,13 @@ def drawn(chart: Chart, frame: Frame, ident: str) -> str:
     return "".join(parts)
 
 
-def swatch(chart: Chart, series: Series, look: Look) -> str:
+def swatch(chart: Chart, series: Series, style: SeriesStyle) -> str:
     """The sample of a series for a legend, 22 wide around a height of 0, without its classes."""
     lines = {"bars": "", "points": "", "line": "M0,0h22", "step": "M0,4h11v-8h11"}
     sample = f'<path class="line" d="{lines[series.mark]}"/>' if lines[series.mark] else ""
     if series.mark == "bars":
         sample = '<path class="bars" d="M4,-5h14v10h-14z"/>'
-    return sample + (f'<path class="marks" d="M11,0{MARKERS[look.marker]}"/>' if marked(chart, series) else "")
+    return sample + (f'<path class="marks" d="M11,0{MARKERS[style.marker]}"/>' if marked(chart, series) else "")
 
 
 def description(chart: Chart) -> str:
@@ -221,9 +221,9 @@ def description(chart: Chart) -> str:
     return " ".join(word for word in words if word)
 
 
-def looked(chart: Chart) -> list[tuple[Series, Look]]:
+def styled(chart: Chart) -> list[tuple[Series, SeriesStyle]]:
     """Every series of a chart with its classes and its marker."""
-    return list(zip(chart.series, looks(chart.series), strict=True))
+    return list(zip(chart.series, styles(chart.series), strict=True))
 
 
 def offsets(chart: Chart) -> dict[int, float]:
@@ -232,7 +232,7 @@ def offsets(chart: Chart) -> dict[int, float]:
     return {at: (turn - (len(together) - 1) / 2) * 0.8 / len(together) for turn, at in enumerate(together)}
 
 
-def _series(frame: Frame, chart: Chart, at: int, look: Look) -> str:
+def _series(frame: Frame, chart: Chart, at: int, style: SeriesStyle) -> str:
     series = chart.series[at]
     beside = offsets(chart)
     points: list[Point] = [
@@ -240,14 +240,14 @@ def _series(frame: Frame, chart: Chart, at: int, look: Look) -> str:
     ]
     place = abs(frame.x(frame.x.low + 1) - frame.x(frame.x.low)) if not frame.x.log else 8.0
     room = 0.8 * place / max(len(beside), 1)
-    parts = [f'<g class="series {look.classes}" data-series="{at}">']
+    parts = [f'<g class="series {style.classes}" data-series="{at}">']
     if series.mark == "bars" and room >= _NARROWEST:
         base = frame.y(max(frame.y.low, 0.0)) if not frame.y.log else frame.y.start
         parts.append(f'<path class="bars" d="{bars(points, base=base, width=max(room - 1, 1))}"/>')
     elif series.mark != "points":
         parts.append(f'<path class="line" d="{line(points, step=series.mark == "step")}"/>')
     if marked(chart, series):
-        parts.append(f'<path class="marks" d="{markers(points, look.marker)}"/>')
+        parts.append(f'<path class="marks" d="{markers(points, style.marker)}"/>')
     if series.spread:
         ends = [
             (px, frame.y(y - spread), frame.y(y + spread))

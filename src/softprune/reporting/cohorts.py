@@ -1,4 +1,4 @@
-"""Runs in groups that differ in their seed alone, groups in sections that can be compared, and levels of sparsity."""
+"""Runs in groups that differ in their seed alone, groups in cohorts that can be compared, and levels of sparsity."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import fmean, stdev
 
 from softprune.budget.show import WEIGHT
-from softprune.reporting.labels import knobs, model_and_data, section, setting, traits, varying
+from softprune.reporting.labels import knobs, model_and_data, part, setting, traits, varying
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 
@@ -94,7 +94,7 @@ def _student(freedom: int) -> float:
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """Runs that differ in their seed alone.
 
     Args:
@@ -136,7 +136,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Section:
+class Cohort:
     """Runs of one network on one kind of data.
 
     Args:
@@ -147,15 +147,15 @@ class Section:
     """
 
     title: str
-    groups: tuple[Group, ...]
-    dense: Group | None
+    groups: tuple[SeedGroup, ...]
+    dense: SeedGroup | None
     notes: tuple[str, ...]
 
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(group.label for group in self.groups))
 
-    def of(self, label: str) -> list[Group]:
+    def of(self, label: str) -> list[SeedGroup]:
         """The groups of a label."""
         return [group for group in self.groups if group.label == label]
 
@@ -168,8 +168,8 @@ class Section:
         return None
 
 
-def sections(runs: Iterable[Run]) -> list[Section]:
-    """Finished runs by network and data, the section with most runs first; others are left out."""
+def cohorts(runs: Iterable[Run]) -> list[Cohort]:
+    """Finished runs by network and data, the cohort with most runs first; others are left out."""
     by_setting: dict[str, list[Run]] = {}
     for run in runs:
         if run.finished and run.accuracy is not None:
@@ -177,11 +177,11 @@ def sections(runs: Iterable[Run]) -> list[Section]:
     ordered = sorted(by_setting.values(), key=len, reverse=True)
     titles = _titles([members[0] for members in ordered])
     found = [_section(title, members) for title, members in zip(titles, ordered, strict=True)]
-    many = len({label for section in found for label in section.labels}) > MOST_FAMILIES
+    many = len({label for cohort in found for label in cohort.labels}) > MOST_FAMILIES
     return [replace(s, groups=tuple(_of_method(group) for group in s.groups)) for s in found] if many else found
 
 
-def _of_method(group: Group) -> Group:
+def _of_method(group: SeedGroup) -> SeedGroup:
     return replace(group, family=group.runs[0].method)
 
 
@@ -197,18 +197,18 @@ def _titles(firsts: Sequence[Run]) -> list[str]:
     return titles
 
 
-def _section(title: str, runs: Sequence[Run]) -> Section:
+def _section(title: str, runs: Sequence[Run]) -> Cohort:
     notes: list[str] = []
     dense = [run for run in runs if run.method == DENSE]
     pruned = [run for run in runs if run.method != DENSE]
     labels = _labels(pruned)
-    groups: list[Group] = []
+    groups: list[SeedGroup] = []
     for label in dict.fromkeys(labels):
         members = [run for run, own in zip(pruned, labels, strict=True) if own == label]
         groups += [_group(label, level, notes) for level in _levels(members)]
     groups.sort(key=lambda group: (group.label, group.sparsity.mean))
     reference = _group(DENSE, dense, notes) if dense else None
-    return Section(title, tuple(groups), reference, (*_differences(runs, labels), *_seed_words(groups), *notes))
+    return Cohort(title, tuple(groups), reference, (*_differences(runs, labels), *_seed_words(groups), *notes))
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -229,7 +229,7 @@ def _levels(runs: Sequence[Run]) -> list[list[Run]]:
     totals: dict[str, list[tuple[float, Run]]] = {}
     keys = varying(traits(run.config) for run in runs)
     for run in runs:
-        goal = section(run.config, "goal")
+        goal = part(run.config, "goal")
         variant = tuple(traits(run.config).get(key) for key in keys)
         total = next((name for name in ("params", "flops") if known(goal.get(name)) is not None), None)
         if total is not None and not variant:
@@ -251,15 +251,15 @@ def _near(rows: list[tuple[float, Run]]) -> list[list[Run]]:
     return levels
 
 
-def _group(label: str, runs: Sequence[Run], notes: list[str]) -> Group:
+def _group(label: str, runs: Sequence[Run], notes: list[str]) -> SeedGroup:
     by_seed: dict[int | None, Run] = {}
     for run in sorted(runs, key=lambda run: run.name):
         kept = by_seed.setdefault(run.seed, run)
         if kept is not run:
             notes.append(f"{run.name} repeats the seed and the settings of {kept.name} and is left out.")
-    goal = section(runs[0].config, "goal")
+    goal = part(runs[0].config, "goal")
     level = known(goal.get("sparsity")) if goal.get("scope", "managed") == "managed" else None
-    return Group(label, _goal_words(runs), level, tuple(by_seed.values()), label)
+    return SeedGroup(label, _goal_words(runs), level, tuple(by_seed.values()), label)
 
 
 def _goal_words(runs: Sequence[Run]) -> str:
@@ -268,13 +268,13 @@ def _goal_words(runs: Sequence[Run]) -> str:
     name, unit = next(
         (name, unit)
         for name, unit in (("flops", "multiply-adds"), ("params", "weights"))
-        if known(section(runs[0].config, "goal").get(name)) is not None
+        if known(part(runs[0].config, "goal").get(name)) is not None
     )
     unit = "parameters" if name == "params" and runs[0].units != WEIGHT else unit
-    return f"about {estimate(known(section(run.config, 'goal').get(name)) for run in runs).mean:,.0f} {unit}"
+    return f"about {estimate(known(part(run.config, 'goal').get(name)) for run in runs).mean:,.0f} {unit}"
 
 
-def _seed_words(groups: Sequence[Group]) -> list[str]:
+def _seed_words(groups: Sequence[SeedGroup]) -> list[str]:
     """A sentence where means rest on different seeds, which makes them differ by luck."""
     seeds = [frozenset(run.seed for run in group.runs) for group in groups]
     if len(set(seeds)) < 2:
@@ -301,11 +301,11 @@ def _differences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
 # Levels of sparsity at which methods are set beside each other.
 
 
-def levels(section: Section) -> list[float]:
+def levels(cohort: Cohort) -> list[float]:
     """The sparsities that runs were asked for, and those that two methods happened to reach; from low to high."""
-    asked = sorted({group.level for group in section.groups if group.level is not None})
+    asked = sorted({group.level for group in cohort.groups if group.level is not None})
     free = sorted(
-        (g for g in section.groups if g.level is None and g.sparsity.n and not any(_is_near(g, at) for at in asked)),
+        (g for g in cohort.groups if g.level is None and g.sparsity.n and not any(_is_near(g, at) for at in asked)),
         key=lambda group: group.sparsity.mean,
     )
     met: list[float] = []
@@ -318,10 +318,10 @@ def levels(section: Section) -> list[float]:
     return sorted({*asked, *met})
 
 
-def at_level(section: Section, level: float) -> dict[str, Group]:
+def at_level(cohort: Cohort, level: float) -> dict[str, SeedGroup]:
     """The group of each label at a level: one that was asked for it, else one that came near; of several the best."""
-    found: dict[str, Group] = {}
-    for group in section.groups:
+    found: dict[str, SeedGroup] = {}
+    for group in cohort.groups:
         if not belongs(group, level):
             continue
         other = found.get(group.label)
@@ -330,22 +330,22 @@ def at_level(section: Section, level: float) -> dict[str, Group]:
     return found
 
 
-def belongs(group: Group, level: float) -> bool:
+def belongs(group: SeedGroup, level: float) -> bool:
     """Whether a group is of a level: it was asked for it, or has no level of its own and came near."""
     return group.level == level if group.level is not None else _is_near(group, level)
 
 
-def variants(section: Section, label: str, level: float) -> Sequence[Group]:
+def variants(cohort: Cohort, label: str, level: float) -> Sequence[SeedGroup]:
     """All groups of a label at a level; more than one if they differ in other settings."""
-    return [group for group in section.groups if group.label == label and belongs(group, level)]
+    return [group for group in cohort.groups if group.label == label and belongs(group, level)]
 
 
-def _rank(group: Group, level: float) -> tuple[bool, float]:
+def _rank(group: SeedGroup, level: float) -> tuple[bool, float]:
     accuracy = group.accuracy.mean
     return group.level == level, accuracy if math.isfinite(accuracy) else -1.0
 
 
-def _is_near(group: Group, level: float) -> bool:
+def _is_near(group: SeedGroup, level: float) -> bool:
     if not group.sparsity.n or level >= 1.0:
         return False
     return abs((1 - group.sparsity.mean) / (1 - level) - 1) <= TOLERANCE

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from softprune.records import CONFIG, LAYERS, METRICS, RESULT, require_regular
-from softprune.reporting.labels import configured_units, goal_text, label, model_name, section
+from softprune.reporting.labels import configured_units, goal_text, label, model_name, part
 from softprune.reporting.reading import known, read_object
 
 # Read at once at most, so that a file of gigabytes does not fill the memory.
@@ -129,7 +129,7 @@ class WatchedRun:
     @property
     def goal_sparsity(self) -> float | None:
         """The sparsity that the run shall end with, where the goal says it so."""
-        goal = section(self.config, "goal")
+        goal = part(self.config, "goal")
         return known(goal.get("sparsity")) if goal.get("scope", "managed") == "managed" else None
 
     @property
