@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import softprune
 from softprune.nn.small import small_cnn
 from softprune.train.data import Epoch, Source, open_data
-from softprune.train.trained import plain_weights
+from softprune.train.load_run import plain_weights
 
 LEVEL, SEEDS = 0.98, 3
 EPOCHS, BATCH, RATE = 12, 64, 0.02

@@ -35,7 +35,7 @@ from softprune.deploy.export.c.integer_network import quantised
 from softprune.nn import fold
 from softprune.records import write_text
 from softprune.train.config import RunConfig
-from softprune.train.network import PlainNetwork, plain_network
+from softprune.train.load_run import PlainNetwork, plain_network
 from softprune.train.run import train
 
 WINDOWS = 256

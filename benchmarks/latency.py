@@ -105,7 +105,7 @@ def time_all(runs: Path, done: list[Cell]) -> dict[str, float]:
 
     from softprune import export, load
     from softprune.deploy.bench.race import race
-    from softprune.train.trained import plain_weights
+    from softprune.train.load_run import plain_weights
 
     calls, image = {}, torch.zeros(1, 1, 28, 28)
     pixels = image.numpy()

@@ -28,9 +28,10 @@ import softprune
 from softprune import GMP, STR, Sparsity, constant, erk, uniform
 from softprune.methods.base import Method
 from softprune.nn.catalog import build
+from softprune.train.assembly import load_weights_
 from softprune.train.config import RunConfig
 from softprune.train.data import Epoch, Source, open_data
-from softprune.train.network import load_weights_, read_weights
+from softprune.train.load_run import read_weights
 from softprune.train.run import resume, train
 
 LEVELS = (0.8, 0.9, 0.95, 0.98)

@@ -139,7 +139,7 @@ def trainer(case: Case, folder: Path, *changes: str, augment: bool = False) -> T
     steps = source.steps(config.batch, drop_last=True)
     parts = assemble(config, example_shape=source.example_shape, steps_per_epoch=steps, processes=alone)
     run = RunFolder.create(folder, config.dump(), seed=config.seed, world=1)
-    return Trainer(config, parts, source, run=run, processes=alone, observer=Silent())
+    return Trainer(parts, source, run=run, observer=Silent())
 
 
 def ours(made: Trainer) -> Iterator[None]:
@@ -202,7 +202,7 @@ import sys, time
 times = [time.time()]
 import torch, torch._dynamo
 times.append(time.time())
-import softprune.cli, softprune.train.run, softprune.train.trained, sklearn.datasets
+import softprune.cli, softprune.train.run, softprune.train.load_run, sklearn.datasets
 times.append(time.time())
 def stop(view, progress):
     print("TIMES", *times, time.time(), flush=True)

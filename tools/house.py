@@ -42,14 +42,14 @@ UNIT_ROOMS = ("goals/", "structure/", "ops/units.py")
 # What there was when they were set: no figure may grow. Calls and changes of file may by a twentieth, since machines
 # differ in what is compiled, and so may lines. How long files are on average is nobody's limit.
 LIMITS: dict[str, int] = {
-    "files": 231,
+    "files": 230,
     "lines": 42_000,
     "files of 50 lines or fewer": 35,
     "files over 400 lines": 8,
     "imported by exactly one module": 63,
     "imports of ours inside functions": 82,
-    "import cycles": 1,
-    "modules in import cycles": 6,
+    "import cycles": 0,
+    "modules in import cycles": 0,
     "module names used twice or more": 25,
     "class names used twice or more": 21,
     "tests of the class of a goal": 26,

@@ -14,7 +14,7 @@ from softprune.cli import bench as speed
 from softprune.cli.bench import print_bench
 from softprune.deploy.engine.library import library
 from softprune.deploy.export import from_pretrained, load_compressed
-from softprune.train.network import plain_network
+from softprune.train.load_run import plain_network
 
 FORMATS = {
     "spx": "model.spx",

@@ -11,8 +11,8 @@ from test_run import Watcher, assert_same_run, config, crash, whole_run  # noqa:
 
 from softprune.core.state_file import read_state, write_state
 from softprune.train.checkpoints import Checkpoints, read_checkpoint
+from softprune.train.load_run import evaluate_run
 from softprune.train.run import resume, train
-from softprune.train.trained import evaluate_run
 
 
 def contents(path):

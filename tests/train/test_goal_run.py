@@ -13,8 +13,8 @@ import softprune
 from softprune import Budget
 from softprune.nn.catalog import build
 from softprune.train.config import RunConfig
+from softprune.train.load_run import bake_run, evaluate_run
 from softprune.train.run import resume, train
-from softprune.train.trained import bake_run, evaluate_run
 
 SHORT = ["method=str", "epochs=2", "data.subset=320", "threads=1", "goal=0.9"]
 WEIGHTS, KEPT = 93_728, 9_373

@@ -20,9 +20,9 @@ from softprune.reporting.live_run import WatchedRun
 from softprune.reporting.run import read_run
 from softprune.train.config import RunConfig
 from softprune.train.document import parse_yaml
+from softprune.train.load_run import evaluate_run
 from softprune.train.run import resume, train
 from softprune.train.run_folder import RunFolder
-from softprune.train.trained import evaluate_run, last_thresholds
 
 SHORT = ["epochs=2", "data.subset=128", "threads=1", "log.every_steps=1"]
 
@@ -221,11 +221,11 @@ def test_lines_of_a_log_that_are_none_are_left_out(run, tmp_path):
 
 
 def test_thresholds_of_a_table_without_them(run, tmp_path):
-    assert len(last_thresholds(run)) == 4
+    assert len(RunFolder(run).thresholds()) == 4
     for text in ("epoch,step\n0,1\n", "name,alpha\na,much\n", "name,alpha\na\n"):
         (tmp_path / "layers.csv").write_text(text)
         with pytest.raises(ValueError, match=r"layers\.csv has no columns name and alpha that can be read"):
-            last_thresholds(tmp_path)
+            RunFolder(tmp_path).thresholds()
 
 
 @pytest.mark.parametrize(

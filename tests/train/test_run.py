@@ -12,10 +12,10 @@ from softprune import Budget
 from softprune.core.state_file import read_state
 from softprune.train import trainer
 from softprune.train.config import RunConfig
+from softprune.train.load_run import bake_run, evaluate_run
 from softprune.train.observer import Silent, StopRun
 from softprune.train.run import resume, train
 from softprune.train.run_folder import RunFolder
-from softprune.train.trained import bake_run, evaluate_run
 from softprune.train.trainer import evaluate
 
 SHORT = ["epochs=3", "data.subset=320", "threads=1", "log.every_steps=2", "propose.push=2"]

@@ -10,10 +10,9 @@ from softprune.cli import app
 from softprune.train.config import RunConfig
 from softprune.train.document import parse_yaml, write_yaml
 from softprune.train.dry_run import rehearse
-from softprune.train.network import plain_network, read_weights
+from softprune.train.load_run import bake_run, evaluate_run, network_of, plain_network, plain_weights, read_weights
 from softprune.train.run import resume, train
 from softprune.train.sweep.sweep import Sweep
-from softprune.train.trained import bake_run, evaluate_run, network_of, plain_weights
 
 SHORT = ["epochs=1", "data.subset=128", "threads=1", "log.every_steps=1"]
 PROBE = ["model=own_parts:linear_probe", "model.args={inputs: 64, classes: 10}"]

@@ -15,11 +15,11 @@ from torch import nn
 
 from softprune.core.state_file import write_tensors
 from softprune.nn.catalog import build
+from softprune.train.assembly import load_weights_
 from softprune.train.config import ConfigError, RunConfig, content_hash
 from softprune.train.dry_run import rehearse, time_steps
-from softprune.train.network import load_weights_, read_weights
+from softprune.train.load_run import bake_run, evaluate_run, read_weights
 from softprune.train.run import resume, train
-from softprune.train.trained import bake_run, evaluate_run
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "golden"))
 from shared_folder import shared

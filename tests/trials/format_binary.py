@@ -39,9 +39,8 @@ from softprune.train.data.har import FOLDER, SIGNALS, STEPS, read_har2
 from softprune.train.data.images import open_rgb
 from softprune.train.data.speech import read_features
 from softprune.train.document import write_yaml
-from softprune.train.network import read_weights
+from softprune.train.load_run import read_weights
 from softprune.train.processes import Processes
-from softprune.train.schedule import stretch
 from softprune.train.trainer import Position
 
 ALONE = Processes(rank=0, world=1, device=torch.device("cpu"))
@@ -114,7 +113,7 @@ def _file(name: str, reader: object) -> Read:
 
 def _assembled() -> Assembly:
     config = RunConfig.parse(trial_parts.SHORT)
-    return assemble(stretch(config), example_shape=(1, 1, 8, 8), steps_per_epoch=2, processes=ALONE)
+    return assemble(config, example_shape=(1, 1, 8, 8), steps_per_epoch=2, processes=ALONE)
 
 
 def _runs(seeds: Path) -> Iterator[Format]:
@@ -123,12 +122,12 @@ def _runs(seeds: Path) -> Iterator[Format]:
     for parameter in parts.model.parameters():
         parts.optimizer.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
     progress = {"step": 2, "accuracy": 0.5, "sparsity": 0.1, "best": None, "seconds": 1.0}
-    path = Checkpoints(seeds / "checkpoints", keep=2).save(parts, progress, ALONE)
+    path = Checkpoints(seeds / "checkpoints", keep=2).save(parts, progress)
     tensors, facts = read_state(path)
 
     def continued(path: Path) -> None:
         found, said = read_checkpoint(path)
-        restore(_assembled(), found, said, ALONE)
+        restore(_assembled(), found, said)
         Position.read(said["progress"])
 
     def rewritten(content: bytes, seed: int, folder: Path, dice: random.Random) -> str:

@@ -31,7 +31,6 @@ from softprune.train.document import parse_yaml, write_yaml
 from softprune.train.run_folder import RunFolder
 from softprune.train.sweep.config import SweepConfig
 from softprune.train.sweep.sweep import Sweep
-from softprune.train.trained import last_thresholds
 
 Read = Callable[[bytes, int, Path, random.Random], str]
 """Reads a spoiled copy of a seed, given its number, in a folder of its own: "read", "noted" or "refused"."""
@@ -239,7 +238,7 @@ def _run_reader(whole: Path, name: str) -> Read:
         try:
             RunFolder(folder).metrics()
             RunFolder(folder).cut_back(4)
-            last_thresholds(folder)
+            RunFolder(folder).thresholds()
         except (ValueError, OSError):
             return
 

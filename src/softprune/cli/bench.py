@@ -288,7 +288,7 @@ def write_latency(
         raise ValueError(f"a table of times is a .json file, got {path}")
     check_target(path)
     if Path(network).is_dir():
-        from softprune.train.trained import network_of
+        from softprune.train.load_run import network_of
 
         module, example = network_of(Path(network), trust=trust)
     else:

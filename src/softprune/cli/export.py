@@ -14,7 +14,7 @@ from softprune.cli.terminal import Trust, console
 
 if TYPE_CHECKING:
     from softprune.deploy.export.formats import Content
-    from softprune.train.network import PlainNetwork
+    from softprune.train.load_run import PlainNetwork
 
 # Windows on which the ranges of integers are measured.
 WINDOWS = 256
@@ -110,7 +110,7 @@ def print_written(
 ) -> Path:
     """Write a network and say how large it is; returns where it is."""
     from softprune.deploy.export.formats import target, write_format
-    from softprune.train.network import plain_network
+    from softprune.train.load_run import plain_network
 
     wish = c or COptions()
     wish.check(format_name)

@@ -129,7 +129,7 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """Evaluate a run's last checkpoint on its test data."""
-    from softprune.train.trained import evaluate_run
+    from softprune.train.load_run import evaluate_run
 
     score, budget = evaluate_run(run, best=best, trust=trust)
     console.print(f"accuracy {score.accuracy:.2%}, loss {score.loss:.4f} on {score.samples:,} samples", highlight=False)
@@ -144,7 +144,7 @@ def bake(
     trust: Trust = False,
 ) -> None:
     """Write the plain sparse weights of a run, with the keys of the untouched network; learnt ranks are folded."""
-    from softprune.train.trained import bake_run
+    from softprune.train.load_run import bake_run
 
     budget = bake_run(run, out, best=best, trust=trust)
     zeros = f", {budget.overall:.2%} of the managed {noun(budget.units)} are zero" if budget is not None else ""
@@ -178,13 +178,13 @@ def schema() -> None:
 
 
 def _report(outcome: Outcome) -> None:
-    from softprune.train.trained import last_thresholds
+    from softprune.train.run_folder import RunFolder
 
     if not outcome.finished or not outcome.first:
         return
     budget = outcome.budget
     if budget is not None:
-        print_budget(budget, thresholds=last_thresholds(outcome.folder))
+        print_budget(budget, thresholds=RunFolder(outcome.folder).thresholds())
     last, best = outcome.result["last"], outcome.result["best"]
     console.print(f"test accuracy {last['accuracy']:.2%} (best {best['accuracy']:.2%} after epoch {best['epoch'] + 1})")
     console.print(f"run folder: {outcome.folder}", highlight=False)

@@ -1,9 +1,9 @@
-"""From a configuration to the objects of a run: model, sparsifier, optimizer, and what wraps them."""
+"""From a configuration to the objects of a run: data, model, sparsifier, optimizer, and what wraps them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -20,16 +20,16 @@ from softprune.budget.costs import Profile
 from softprune.budget.profiler import profile
 from softprune.core.groups import param_groups
 from softprune.core.plan import managed_names
-from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
 from softprune.forecast.propose import Proposal, propose
 from softprune.nn.catalog import build
 from softprune.train.config import RunConfig
 from softprune.train.config.goal import parse_match
-from softprune.train.network import load_weights_
+from softprune.train.data.catalog import open_data
+from softprune.train.data.source import Source
 from softprune.train.processes import Processes
-from softprune.train.schedule import schedule_function
+from softprune.train.schedule import schedule_function, stretch
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Assembly:
     """The parts of a run.
 
     Attributes:
+        config: with its length worked in (see `stretch`).
+        processes: where and among how many this one runs.
         model: the network itself; its names are those in budgets and checkpoints.
         runner: what the loop calls: the model, wrapped for several processes and compiled as configured.
         unsynchronised: makes a context in which gradients stay on their process, to be exchanged with later ones.
@@ -50,6 +52,8 @@ class Assembly:
         total_steps: optimizer steps in the run.
     """
 
+    config: RunConfig
+    processes: Processes
     model: nn.Module
     runner: nn.Module
     unsynchronised: Callable[[], AbstractContextManager[None]]
@@ -63,6 +67,11 @@ class Assembly:
     total_steps: int
 
 
+def open_source(config: RunConfig) -> Source:
+    """The data of a configuration."""
+    return open_data(**config.data.model_dump())
+
+
 def assemble(
     config: RunConfig,
     *,
@@ -74,8 +83,8 @@ def assemble(
     """Build everything; initial weights that are not given depend on the seed alone.
 
     Args:
-        config: a run whose length has been worked in (see `stretch`).
-        example_shape: of one input.
+        config: of the run.
+        example_shape: of one input, with batch 1.
         steps_per_epoch: optimizer steps in an epoch.
         processes: where and among how many this one runs.
         weights: what the network begins with; None for random ones, also where a checkpoint will replace them.
@@ -83,6 +92,7 @@ def assemble(
     Raises:
         ValueError: for weights that are not of this network, and whatever else cannot work.
     """
+    config = stretch(config)
     # All three, since a model or data of a user's own may draw from any of them.
     random.seed(config.seed)
     np.random.seed(config.seed % 2**32)
@@ -101,11 +111,8 @@ def assemble(
     sparsifier, decay = None, None
     if config.method is not None:
         s_init, decay, _ = proposed(config, model, rate, total_steps)
-        method, (skip, rules) = config.method.build(s_init), selection(config)
-        aims = aims_of(config, model, example)
-        sparsifier = sparsify(
-            model, method, units=config.units.build(), skip=skip, rules=rules, example=example, seed=config.seed, **aims
-        )
+        wanted = sparsify_arguments(config, model, example)
+        sparsifier = sparsify(model, config.method.build(s_init), example=example, seed=config.seed, **wanted)
     average = None
     if config.ema is not None:
         average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema), use_buffers=True)
@@ -114,6 +121,8 @@ def assemble(
     if sparsifier is not None:
         sparsifier.attach(optimizer, total_steps=total_steps, scheduler=rate)
     return Assembly(
+        config=config,
+        processes=processes,
         model=model,
         runner=torch.compile(runner) if config.compile else runner,  # type: ignore[arg-type]
         unsynchronised=unsynchronised,
@@ -128,17 +137,17 @@ def assemble(
     )
 
 
-def aims_of(config: RunConfig, model: nn.Module, example: Tensor) -> dict[str, Any]:
-    """The goal or the budget, and its schedule, as `sparsify` takes them; nothing where the run has none."""
-    if config.goal is None or config.method is None:
-        return {}
-    skip, rules = selection(config)
-    return config.goal.arguments(lambda: profile(model, example, tensors=managed_names(model, skip=skip, rules=rules)))
+def sparsify_arguments(config: RunConfig, model: nn.Module, example: Tensor) -> dict[str, Any]:
+    """What `sparsify` and `plan` are given beside model and method: units, rules, and the goal or budget of the run."""
+    skip, rules = [parse_match(text) for text in config.skip], [rule.build() for rule in config.rules]
+    found = {"units": config.units.build(), "skip": skip, "rules": rules}
+    if config.goal is None:
+        return found
 
+    def costs() -> Profile:
+        return profile(model, example, tensors=managed_names(model, skip=skip, rules=rules))
 
-def selection(config: RunConfig) -> tuple[list[Match], list[Rule]]:
-    """The tensors to leave alone, and the rules, as `sparsify` takes them."""
-    return [parse_match(text) for text in config.skip], [rule.build() for rule in config.rules]
+    return {**found, **config.goal.arguments(costs)}
 
 
 def proposed(
@@ -152,17 +161,13 @@ def proposed(
     if not proposes and decay != "propose":
         return None, decay, None
     optimizer = make_optimizer(config, [{"params": list(model.parameters())}])
-
-    def proposal_for(push: float) -> Proposal:
-        onset = config.propose.onset
-        return propose(optimizer, total_steps=total_steps, scheduler=rate, push=push, onset=onset)
-
-    proposal = proposal_for(config.propose.push)
+    make = partial(propose, optimizer, total_steps=total_steps, scheduler=rate, onset=config.propose.onset)
+    proposal = make(push=config.propose.push)
     if decay == "propose":
         decay = proposal.threshold_decay
     else:
         # The decay is given, so the push follows from it.
-        proposal = proposal_for((config.optimizer.weight_decay if decay is None else decay) * proposal.K)
+        proposal = make(push=(config.optimizer.weight_decay if decay is None else decay) * proposal.K)
     return proposal.s_init if proposes else None, decay, proposal
 
 
@@ -216,3 +221,59 @@ def _unreduced(sharded: FSDPModule) -> Iterator[None]:
         yield
     finally:
         sharded.set_requires_gradient_sync(True)
+
+
+# Weights that a network begins with.
+
+_PREFIX = "module."  # DataParallel's
+_SHOWN = 8
+
+
+def load_weights_(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> nn.Module:
+    """Put weights into a network that is not managed yet; all of them fit, or none is changed.
+
+    Args:
+        model: the network.
+        weights: by the network's own names, or by these with DataParallel's ``module.`` in front.
+        origin: what an error calls them.
+
+    Raises:
+        ValueError: with the names that are missing, that the network does not have, and whose shapes differ.
+    """
+    model.load_state_dict(fitting(model, weights, origin=origin))
+    return model
+
+
+def fitting(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> dict[str, Tensor]:
+    """The weights by the names of this network, which may be on the meta device; see `load_weights_`."""
+    mine = model.state_dict()
+    wrapped = all(key.startswith(_PREFIX) for key in weights) and not any(key.startswith(_PREFIX) for key in mine)
+    given = {key.removeprefix(_PREFIX) if wrapped else key: value for key, value in weights.items()}
+    # Files from before batch norm counted its batches lack the counter, and torch then starts it at 0.
+    missing = [key for key in mine if key not in given and not key.endswith("num_batches_tracked")]
+    unknown = [key for key in given if key not in mine]
+    differing = [
+        f"{key} has {_shape(given[key])}, the network {_shape(value)}"
+        for key, value in mine.items()
+        if key in given and given[key].shape != value.shape
+    ]
+    problems = [
+        f"{what}: {_some(names)}"
+        for what, names in (("missing", missing), ("unknown to the network", unknown), ("of another shape", differing))
+        if names
+    ]
+    if problems:
+        raise ValueError(
+            f"the weights of {origin} are not those of {type(model).__name__}; {'; '.join(problems)}. "
+            "Check model.name and model.args, such as num_classes"
+        )
+    return given
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "one number"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

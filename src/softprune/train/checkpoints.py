@@ -21,8 +21,7 @@ from softprune.train.processes import Processes
 FORMAT, VERSION = "softprune-checkpoint", 1
 BEST = "best.safetensors"
 _REGULAR = re.compile(r"step-(\d{9,})\.safetensors")
-Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
-"""The tensors and the facts of one."""
+Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]  # its tensors and facts
 
 
 class Checkpoints:
@@ -33,17 +32,16 @@ class Checkpoints:
         keep: how many of the regular ones to keep; the best one is kept beside them.
     """
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
-        self.folder = folder
-        self.keep = keep
+    def __init__(self, folder: Path, *, keep: int = 2) -> None:
+        self.folder, self.keep = folder, keep
 
-    def save(self, parts: Assembly, progress: Mapping[str, Any], processes: Processes, *, best: bool = False) -> Path:
+    def save(self, parts: Assembly, progress: Mapping[str, Any], *, best: bool = False) -> Path:
         """Write the state of the run. Every process takes part in gathering it, the first one writes."""
-        tensors, facts = _collect(parts, processes)
+        tensors, facts = _collect(parts)
         facts |= {"format": FORMAT, "version": VERSION, "progress": dict(progress)}
         path = self.folder / (BEST if best else _regular_name(progress["step"]))
         problem = None
-        if processes.first:
+        if parts.processes.first:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 write_state(path, tensors, facts)
@@ -51,18 +49,17 @@ class Checkpoints:
                     old.unlink()
             except OSError as error:
                 problem = f"{error}; the checkpoints before it are intact, go on from them with --resume"
-        problem = processes.from_first(problem)
-        if problem:
+        if problem := parts.processes.from_first(problem):
             raise OSError(problem)
         return path
 
     def regular(self) -> list[Path]:
-        """The regular checkpoints, oldest first; files that were set aside are none."""
+        """The files of the regular checkpoints, oldest first; those that were set aside do not count."""
         found = [(int(match[1]), path) for path in self.folder.glob("*") if (match := _REGULAR.fullmatch(path.name))]
         return [path for _, path in sorted(found)]
 
     def newest(self, notes: list[str], unreadable: list[Path] | None = None) -> Checkpoint | None:
-        """The newest one that can be read; None if there is no file at all.
+        """The newest checkpoint that can be read; None if there is no file at all.
 
         Args:
             notes: gets what is wrong with newer ones.
@@ -75,7 +72,13 @@ class Checkpoints:
         for path in reversed(files):
             try:
                 found = read_checkpoint(path, notes)
-                _require_step(found, path)
+                progress = found[1]["progress"]
+                # The name orders the files: one that belongs to another step is of another run, or was renamed.
+                step = progress.get("step") if isinstance(progress, dict) else None
+                if path.name != _regular_name(step):
+                    raise ValueError(
+                        f"{path} holds step {step!r}, which is not that of its name: it is of another run, or renamed"
+                    )
             except ValueError as error:
                 problems.append((path, str(error)))
                 continue
@@ -91,20 +94,12 @@ class Checkpoints:
         return None
 
 
-def _require_step(checkpoint: Checkpoint, path: Path) -> None:
-    """Its name orders the files: one that belongs to another step is of another run, or was renamed."""
-    progress = checkpoint[1]["progress"]
-    step = progress.get("step") if isinstance(progress, dict) else None
-    if path.name != _regular_name(step):
-        raise ValueError(f"{path} holds step {step!r}, which is not that of its name: it is of another run, or renamed")
-
-
 def _regular_name(step: Any) -> str:
     return f"step-{step:09d}.safetensors" if isinstance(step, int) else ""
 
 
 def set_aside(path: Path) -> str:
-    """Keep a checkpoint that cannot be read under a name that counts as none; a sentence about it."""
+    """Rename a checkpoint that cannot be read, so that nobody takes it for one; returns a sentence about it."""
     place, number = path.with_name(f"{path.name}.unreadable"), 1
     while place.exists():
         number += 1
@@ -117,7 +112,7 @@ def read_checkpoint(path: Path, notes: list[str] | None = None) -> Checkpoint:
     """The checkpoint in a file.
 
     Raises:
-        ValueError: if it is missing, damaged, no checkpoint of a run, or of another version.
+        ValueError: if it is missing, damaged, not a checkpoint of a run, or of another version.
     """
     tensors, facts = read_state(path, notes)
     if facts.get("format") != FORMAT or facts.get("version") != VERSION:
@@ -130,19 +125,20 @@ def read_checkpoint(path: Path, notes: list[str] | None = None) -> Checkpoint:
     if isinstance(facts["optimizer"], dict):
         mappings |= {f"optimizer of {name}": state for name, state in facts["optimizer"].items()}
     if wrong := [key for key, value in mappings.items() if not isinstance(value, dict)]:
-        raise ValueError(f"{path} is damaged: its {wrong[0]} is no mapping")
+        raise ValueError(f"{path} is damaged: its {wrong[0]} is not a mapping")
     if not isinstance(facts["random"], list):
-        raise ValueError(f"{path} is damaged: its random states are no list")
+        raise ValueError(f"{path} is damaged: its random states are not a list")
     return tensors, facts
 
 
-def _collect(parts: Assembly, processes: Processes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _collect(parts: Assembly) -> Checkpoint:
     tensors = {f"model.{name}": whole(t) for name, t in parts.model.state_dict().items()}
     if parts.average is not None:
         tensors |= {f"average.{name}": whole(t) for name, t in parts.average.state_dict().items()}
     numbers: dict[str, dict[str, float | int | bool | None]] = {}
-    for name, state in _optimizer_state(parts):
-        for key, value in state.items():
+    for name, parameter in _named(parts):
+        # Asking the optimizer for a state that it does not have would make one.
+        for key, value in parts.optimizer.state[parameter].items() if parameter in parts.optimizer.state else ():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{name}.{key}"] = whole(value)
             else:
@@ -151,12 +147,12 @@ def _collect(parts: Assembly, processes: Processes) -> tuple[dict[str, Tensor], 
         "optimizer": numbers,
         "scaler": parts.scaler.state_dict(),
         "sparsifier": parts.sparsifier.state_dict() if parts.sparsifier else None,
-        "random": _gather_random(processes),
+        "random": _gather_random(parts.processes),
     }
     return tensors, facts
 
 
-def restore(parts: Assembly, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], processes: Processes) -> None:
+def restore(parts: Assembly, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Put a run back to where the checkpoint was made."""
     if parts.sparsifier is not None:
         parts.sparsifier.load_state_dict(facts["sparsifier"])
@@ -175,10 +171,10 @@ def restore(parts: Assembly, tensors: Mapping[str, Tensor], facts: Mapping[str, 
         if state:
             parts.optimizer.state[parameter] = state
     parts.scaler.load_state_dict(facts["scaler"])
-    _set_random(facts["random"], processes)
+    _set_random(facts["random"], parts.processes)
 
 
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, average: bool) -> None:
+def restore_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, average: bool) -> None:
     """The weights of a checkpoint in a model that is managed as it was then."""
     _load(model, tensors, weights_prefix(average=average))
 
@@ -198,10 +194,6 @@ def _named(parts: Assembly) -> list[tuple[str, nn.Parameter]]:
     """The parameters of the optimizer with their names in the model, each once."""
     names = {id(p): name for name, p in parts.model.named_parameters()}
     return [(names[id(p)], p) for group in parts.optimizer.param_groups for p in group["params"]]
-
-
-def _optimizer_state(parts: Assembly) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, parts.optimizer.state[p]) for name, p in _named(parts) if p in parts.optimizer.state]
 
 
 def _gather_random(processes: Processes) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -16,13 +17,12 @@ from softprune.forecast.forecast import Forecast, forecast, onset_of
 from softprune.methods.transforms import SoftThreshold
 from softprune.nn.catalog import build
 from softprune.structure.gates import gates_for, gates_on
-from softprune.train.assembly import aims_of, assemble, make_optimizer, proposed, selection
+from softprune.train.assembly import assemble, fitting, make_optimizer, open_source, proposed, sparsify_arguments
 from softprune.train.config import RunConfig
 from softprune.train.data.catalog import known_shape
 from softprune.train.data.source import Epoch
-from softprune.train.network import fitting, initial_weights
+from softprune.train.load_run import initial_weights
 from softprune.train.processes import join_processes
-from softprune.train.run import open_source
 from softprune.train.schedule import schedule_function, stretch
 from softprune.train.trainer import Stepper
 
@@ -47,7 +47,8 @@ def rehearse(config: RunConfig) -> str:
     weights = initial_weights(config)
     if weights is not None:
         fitting(model, weights, origin=str(config.model.weights))
-    costs = profile(model, torch.empty(shape, device="meta"))
+    example = torch.empty(shape, device="meta")
+    costs = profile(model, example)
     rate = schedule_function(config, per_epoch)
     begun = f" from {config.model.weights}" if weights is not None else ""
     lines = [
@@ -60,15 +61,12 @@ def rehearse(config: RunConfig) -> str:
     ]
     if config.method is not None:
         s_init, decay, proposal = proposed(config, model, rate, total)
-        skip, rules = selection(config)
-        aims = aims_of(config, model, torch.empty(shape, device="meta"))
-        schedule, method = aims.pop("schedule", None), config.method.build(s_init)
-        units = config.units.build()
-        with gates_on(model, gates_for(model, units, torch.empty(shape, device="meta"))):
-            decided = plan(model, method, skip=skip, rules=rules, units=units, **aims)
-        if aims and not method.moves_masks:
-            schedule = schedule or method.schedule
-            lines += ["", f"the goal is approached by {schedule}"]
+        wanted = sparsify_arguments(config, model, example)
+        schedule, method = wanted.pop("schedule", None), config.method.build(s_init)
+        with gates_on(model, gates_for(model, wanted["units"], example)):
+            decided = plan(model, method, **wanted)
+        if config.goal is not None and not method.moves_masks:
+            lines += ["", f"the goal is approached by {schedule or method.schedule}"]
         lines += ["", str(decided), "", *([str(proposal)] if proposal else [])]
         lines.append(str(_forecast(config, decided, decay, rate, total)))
     return "\n".join(lines)
@@ -78,8 +76,6 @@ def _data(config: RunConfig) -> tuple[int, tuple[int, ...]]:
     name = config.data.name
     # What is kept for choosing is missing from the training samples; only the data know how much that is.
     if name not in SIZES or config.data.held != "test":
-        from softprune.train.run import open_source
-
         source = open_source(config)
         return source.train_size, source.example_shape
     return config.data.subset or SIZES[name], known_shape(name, image_size=config.data.image_size)
@@ -130,7 +126,7 @@ def time_steps(config: RunConfig, steps: int) -> str:
             weights=initial_weights(run),
         )
         epoch = Epoch(number=0, seed=run.seed, batch=run.batch, rank=processes.rank, world=processes.world)
-        batches, stepper, seconds = source.train_epoch(epoch), Stepper(run, parts, processes), []
+        batches, stepper, seconds = source.train_epoch(epoch), Stepper(parts), []
         for number in range(min(steps + WARM_UP, per_epoch)):
             began = time.perf_counter()
             batch = next(batches)
@@ -139,12 +135,12 @@ def time_steps(config: RunConfig, steps: int) -> str:
                     stepper.step(number, *batch)
                     break
                 except torch.OutOfMemoryError:
-                    pieces = 2 * stepper.config.accumulate
+                    pieces = 2 * stepper.parts.config.accumulate
                     if pieces > len(batch[1]):
                         raise
-                    stepper = Stepper(run.model_copy(update={"accumulate": pieces}), parts, processes)
+                    stepper = Stepper(replace(parts, config=run.model_copy(update={"accumulate": pieces})))
             seconds.append(time.perf_counter() - began)
-    pieces = stepper.config.accumulate
+    pieces = stepper.parts.config.accumulate
     measured = seconds[WARM_UP:] or seconds
     middle = statistics.median(measured)
     hours = middle * parts.total_steps / 3600

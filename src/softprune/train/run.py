@@ -11,18 +11,16 @@ import torch
 
 from softprune.budget.budget import Budget
 from softprune.records import CONFIG, METRICS
-from softprune.train.assembly import assemble
+from softprune.train.assembly import assemble, open_source
 from softprune.train.checkpoints import Checkpoint, Checkpoints, restore, set_aside
 from softprune.train.config import RunConfig
-from softprune.train.data.catalog import open_data
 from softprune.train.data.source import Source
+from softprune.train.load_run import initial_weights
 from softprune.train.loggers.base import Audience
 from softprune.train.loggers.services import open_loggers
-from softprune.train.network import initial_weights
 from softprune.train.observer import Beginning, Ending, Observer, Silent
 from softprune.train.processes import Processes, join_processes
 from softprune.train.run_folder import RunFolder, locked
-from softprune.train.schedule import stretch
 from softprune.train.trainer import Position, Trainer
 
 
@@ -96,19 +94,19 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
         checkpoints = Checkpoints(RunFolder(folder).checkpoints, keep=config.checkpoint.keep)
         found = checkpoints.newest(notes, unreadable) if resume else None
         parts = assemble(
-            stretch(config),
+            config,
             example_shape=source.example_shape,
             steps_per_epoch=source.steps(config.batch, drop_last=config.drop_last),
             processes=processes,
             # Those that a checkpoint replaces need not be there any more.
-            weights=initial_weights(config) if found is None else None,
+            weights=initial_weights(config) if found is None and config.model.weights is not None else None,
         )
         if not resume:
             # After the assembly: what cannot work, such as weights of another network, leaves no folder behind.
             processes.on_first(hold)
             processes.on_first(lambda: RunFolder.create(folder, config.dump(), seed=config.seed, world=processes.world))
         audience, run = Audience(observer, loggers), RunFolder(folder)
-        trainer = Trainer(stretch(config), parts, source, run=run, processes=processes, observer=audience)
+        trainer = Trainer(parts, source, run=run, observer=audience)
         if resume:
             processes.wait()  # for those that still read the checkpoints
             processes.on_first(lambda: notes.extend([set_aside(path) for path in unreadable]))
@@ -135,29 +133,11 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
     return Outcome(folder, finished, processes.first, result, budget)
 
 
-def open_source(config: RunConfig) -> Source:
-    """The data of a configuration."""
-    given = config.data
-    more = {} if given.image_size is None else {"image_size": given.image_size}
-    return open_data(
-        given.name,
-        root=given.root,
-        augment=given.augment,
-        normalise=given.normalise,
-        subset=given.subset,
-        workers=given.workers,
-        held=given.held,
-        rotate=given.rotate,
-        shift=given.shift,
-        **more,
-    )
-
-
 def _restore(trainer: Trainer, found: Checkpoint | None, notes: list[str]) -> int:
     """Put a run back to a checkpoint, or to its beginning without one; how many lines it had logged."""
     if found is not None:
         tensors, facts = found
-        restore(trainer.parts, tensors, facts, trainer.processes)
+        restore(trainer.parts, tensors, facts)
         trainer.position = Position.read(facts["progress"])
     step, logged = trainer.position.step, 0
     if trainer.processes.first:

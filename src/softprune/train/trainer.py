@@ -1,4 +1,4 @@
-"""Accuracy and loss on the test data, over all processes."""
+"""The training loop: evaluation, optimizer steps, stopping cleanly, and what is written down when."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from torch import Tensor, nn
 from softprune.core.sharding import local, whole
 from softprune.train.assembly import Assembly
 from softprune.train.checkpoints import Checkpoints
-from softprune.train.config import RunConfig
 from softprune.train.data.source import Epoch, Source
 from softprune.train.observer import Observer, Progress, StopRun
-from softprune.train.processes import Processes
 from softprune.train.run_folder import RunFolder
 
 
@@ -38,16 +36,22 @@ class Score:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, source: Source, config: RunConfig, processes: Processes) -> Score:
-    """Evaluate in eval mode, with the precision and the smoothed loss of the training."""
-    training = model.training
+def evaluate(model: nn.Module, source: Source, parts: Assembly) -> Score:
+    """Accuracy and loss on the test data over all processes, in the precision and with the smoothing of the training.
+
+    Args:
+        model: in place of the one of the run.
+        source: the data.
+        parts: the assembled run.
+    """
+    config, processes, training = parts.config, parts.processes, model.training
     model.eval()
     right = loss = samples = 0.0
     for inputs, labels in source.test_epoch(batch=config.batch, rank=processes.rank, world=processes.world):
         if not len(labels):
             continue
-        inputs, labels = place(inputs, config, processes), labels.to(processes.device)
-        with autocast(config, processes):
+        inputs, labels = _place(inputs, parts), labels.to(processes.device)
+        with _autocast(parts):
             logits = model(inputs)
             loss += F.cross_entropy(logits, labels, label_smoothing=config.label_smoothing, reduction="sum").item()
         right += logits.argmax(dim=1).eq(labels).sum().item()
@@ -57,20 +61,20 @@ def evaluate(model: nn.Module, source: Source, config: RunConfig, processes: Pro
     return Score(right / samples, loss / samples, int(samples))
 
 
-def place(inputs: torch.Tensor, config: RunConfig, processes: Processes) -> torch.Tensor:
+def _place(inputs: Tensor, parts: Assembly) -> Tensor:
     """Inputs on the device of this process, in the memory layout of the configuration."""
-    inputs = inputs.to(processes.device, non_blocking=True)
-    if config.channels_last and inputs.ndim == 4:
+    inputs = inputs.to(parts.processes.device, non_blocking=True)
+    if parts.config.channels_last and inputs.ndim == 4:
         inputs = inputs.to(memory_format=torch.channels_last)
     return inputs
 
 
-def autocast(config: RunConfig, processes: Processes) -> AbstractContextManager[Any]:
+def _autocast(parts: Assembly) -> AbstractContextManager[Any]:
     """The precision of the configuration, for as long as it is entered."""
-    if config.precision == "fp32":
+    if parts.config.precision == "fp32":
         return nullcontext()
-    dtype = torch.float16 if config.precision == "fp16" else torch.bfloat16
-    return torch.autocast(processes.device.type, dtype=dtype)
+    dtype = torch.float16 if parts.config.precision == "fp16" else torch.bfloat16
+    return torch.autocast(parts.processes.device.type, dtype=dtype)
 
 
 # Stopping cleanly: a signal asks, the loop decides when.
@@ -117,16 +121,10 @@ LEAST_SCALE = 1.0
 
 
 class Stepper:
-    """Makes the steps of an assembled run.
+    """Makes the steps of an assembled run."""
 
-    Args:
-        config: of the run.
-        parts: the assembled run.
-        processes: this process among its peers.
-    """
-
-    def __init__(self, config: RunConfig, parts: Assembly, processes: Processes) -> None:
-        self.config, self.parts, self.processes = config, parts, processes
+    def __init__(self, parts: Assembly) -> None:
+        self.parts = parts
 
     def step(self, number: int, inputs: Tensor, labels: Tensor) -> float:
         """Make a step, and return the mean loss over the samples of all processes.
@@ -146,7 +144,7 @@ class Stepper:
         lr = parts.rate(number)
         for group in parts.optimizer.param_groups:
             group["lr"] = lr
-        (samples,) = self.processes.total(len(labels))
+        (samples,) = parts.processes.total(len(labels))
         while True:
             loss = self._backward(inputs, labels, samples)
             if not math.isfinite(loss):
@@ -163,17 +161,17 @@ class Stepper:
         return loss
 
     def _backward(self, inputs: Tensor, labels: Tensor, samples: float) -> float:
-        """Leave the gradient of the mean loss over the samples of all processes; that mean."""
-        parts, config, processes = self.parts, self.config, self.processes
+        """Leave the gradient of the mean loss over the samples of all processes; returns that mean."""
+        parts, config, processes = self.parts, self.parts.config, self.parts.processes
         parts.optimizer.zero_grad()
         summed = []
         # Every process makes the same number of parts, whatever its share of the batch.
         pieces = (t.tensor_split(config.accumulate) for t in (inputs, labels))
         for nth, (x, y) in enumerate(zip(*pieces, strict=True), start=1):
-            x, y = place(x, config, processes), y.to(processes.device, non_blocking=True)
+            x, y = _place(x, parts), y.to(processes.device, non_blocking=True)
             # Gradients are exchanged once, with those of the last part.
             with nullcontext() if nth == config.accumulate else parts.unsynchronised():
-                with autocast(config, processes):
+                with _autocast(parts):
                     losses = F.cross_entropy(
                         parts.runner(x), y, label_smoothing=config.label_smoothing, reduction="sum"
                     )
@@ -186,21 +184,15 @@ class Stepper:
     def _apply(self) -> bool:
         """Move the weights; False if gradients overflowed, the loss scale was lowered and nothing moved."""
         parts = self.parts
-        if self.config.clip_norm is not None:
-            self._clip(self.config.clip_norm)
+        if (limit := parts.config.clip_norm) is not None:
+            # Thresholds are left out: clipping them would weaken the pull of the loss, and not that of the decay.
+            parts.scaler.unscale_(parts.optimizer)
+            groups = [g for g in parts.optimizer.param_groups if g.get("name") not in ("threshold", "undecayed")]
+            torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], limit)
         scale = parts.scaler.get_scale()
         parts.scaler.step(parts.optimizer)
         parts.scaler.update()
         return parts.scaler.get_scale() >= scale
-
-    def _clip(self, limit: float) -> None:
-        """Clip the gradient of the weights. Thresholds are left out: clipping would weaken the loss, not the decay."""
-        self.parts.scaler.unscale_(self.parts.optimizer)
-        groups = self.parts.optimizer.param_groups
-        weights = [
-            p for group in groups if group.get("name") not in ("threshold", "undecayed") for p in group["params"]
-        ]
-        torch.nn.utils.clip_grad_norm_(weights, limit)
 
     def _name_the_bad(self) -> str:
         where = "the inputs or the loss itself"
@@ -246,29 +238,18 @@ class Trainer:
     """Runs the steps of an assembled run, and writes everything down.
 
     Args:
-        config: of the run.
         parts: the assembled run.
         source: the data.
         run: the folder; only the first process writes to it.
-        processes: this process among its peers.
         observer: who watches.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        parts: Assembly,
-        source: Source,
-        *,
-        run: RunFolder,
-        processes: Processes,
-        observer: Observer,
-    ) -> None:
-        self.config, self.parts, self.source = config, parts, source
-        self.run, self.processes, self.observer = run, processes, observer
-        self.checkpoints = Checkpoints(run.checkpoints, keep=config.checkpoint.keep)
+    def __init__(self, parts: Assembly, source: Source, *, run: RunFolder, observer: Observer) -> None:
+        self.parts, self.source, self.run, self.observer = parts, source, run, observer
+        self.config, self.processes = parts.config, parts.processes
+        self.checkpoints = Checkpoints(run.checkpoints, keep=self.config.checkpoint.keep)
         self.position = Position()
-        self._stepper = Stepper(config, parts, processes)
+        self._stepper = Stepper(parts)
         self._wish: str | None = None  # of the observer, to stop
         self._began = time.perf_counter()  # moved back by the time that earlier parts of the run took
         self._began_after, self._began_at = 0.0, 0
@@ -299,7 +280,7 @@ class Trainer:
 
     def save(self, *, best: bool = False) -> Path:
         self.position.seconds = time.perf_counter() - self._began
-        return self.checkpoints.save(self.parts, asdict(self.position), self.processes, best=best)
+        return self.checkpoints.save(self.parts, asdict(self.position), best=best)
 
     def steps(self) -> Iterator[float]:
         """Make the steps that are left of this epoch, one at a time; the loss of each, after it was written down."""
@@ -369,10 +350,10 @@ class Trainer:
 
     def _evaluate(self, epoch: int) -> None:
         parts, position = self.parts, self.position
-        score = evaluate(parts.runner, self.source, self.config, self.processes)
+        score = evaluate(parts.runner, self.source, parts)
         if parts.average is not None and parts.sparsifier is not None:
             parts.sparsifier.solve(parts.average.module)  # an average of weights has a total of its own
-        averaged = evaluate(parts.average, self.source, self.config, self.processes) if parts.average else None
+        averaged = evaluate(parts.average, self.source, parts) if parts.average else None
         metrics = self._describe(epoch, score, averaged)
         position.accuracy, position.sparsity = (averaged or score).accuracy, metrics.get("sparsity")
         if self.processes.first:

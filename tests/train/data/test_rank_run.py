@@ -12,10 +12,9 @@ from softprune.deploy.export.formats import from_pretrained, save_pretrained
 from softprune.train.config import ConfigError, RunConfig, config_schema
 from softprune.train.data import har
 from softprune.train.dry_run import rehearse
-from softprune.train.network import plain_network
+from softprune.train.load_run import bake_run, evaluate_run, plain_network, plain_weights
 from softprune.train.observer import Silent
 from softprune.train.run import resume, train
-from softprune.train.trained import bake_run, evaluate_run, plain_run, plain_weights
 
 RUN = {
     "model": {"name": "fastgrnn_har2", "args": {"learned": True, "hidden_size": 80}},
@@ -84,7 +83,7 @@ def test_the_network_it_leaves_is_folded_and_its_weights_can_begin_another_run(r
     folder, _ = run
     weights = plain_weights(folder)
     assert int(torch.count_nonzero(weights["rnn.cell.u.m"])) == 4
-    small = plain_run(folder)
+    small = plain_network(folder)
     assert small.module.rnn.cell.u.rank == 4 and isinstance(small.module.rnn.cell.w, torch.nn.Linear)
     bake_run(folder, tmp_path / "baked.safetensors")
     stored = load_file(tmp_path / "baked.safetensors")

@@ -21,7 +21,7 @@ from softprune.deploy.export.c.integer_network import quantised
 from softprune.nn.fastgrnn import fastgrnn_har2
 from softprune.train.config import RunConfig
 from softprune.train.data import har
-from softprune.train.network import plain_network
+from softprune.train.load_run import plain_network
 from softprune.train.run import train
 
 needs_compiler = pytest.mark.skipif(c_compiler() is None, reason="needs a C compiler: cc, gcc, clang or $CC")

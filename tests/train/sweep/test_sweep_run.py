@@ -19,10 +19,10 @@ from sweep_parts import (
 )
 
 from softprune.train.config import RunConfig
+from softprune.train.load_run import evaluate_run
 from softprune.train.run import train
 from softprune.train.sweep.run import run_sweep
 from softprune.train.sweep.sweep import Sweep
-from softprune.train.trained import evaluate_run
 
 THREE_EPOCHS = {"epochs": 3, "data.subset": 320}
 

@@ -20,11 +20,12 @@ from optuna.trial import TrialState
 
 from softprune.nn.catalog import load_factory
 from softprune.records import CONFIG, write_text
+from softprune.train.assembly import open_source
 from softprune.train.config import RunConfig, content_hash
 from softprune.train.config.sections import is_factory
-from softprune.train.network import initial_weights
+from softprune.train.load_run import initial_weights
 from softprune.train.observer import Progress, Silent, StopRun
-from softprune.train.run import Outcome, open_source, resume, train
+from softprune.train.run import Outcome, resume, train
 from softprune.train.run_folder import locked
 from softprune.train.sweep.config import ObjectiveName, objective_values
 from softprune.train.sweep.folder import trial_folder

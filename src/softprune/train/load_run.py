@@ -1,0 +1,268 @@
+"""What a run has learnt, or a file of weights: evaluated, baked, or as a plain network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from softprune.budget.budget import Budget
+from softprune.core.bake import bake
+from softprune.core.sparsify import sparsify
+from softprune.core.state_file import FACTS, read_torch_file, write_tensors
+from softprune.methods.registry import from_config
+from softprune.nn.catalog import build, example_shape
+from softprune.nn.low_rank import take_ranks_
+from softprune.records import CONFIG
+from softprune.train.assembly import Assembly, assemble, fitting, load_weights_, open_source, sparsify_arguments
+from softprune.train.checkpoints import BEST, Checkpoint, Checkpoints, read_checkpoint, restore_weights, weights_prefix
+from softprune.train.config import RunConfig
+from softprune.train.config.sections import is_factory
+from softprune.train.data.catalog import known_shape
+from softprune.train.data.source import Epoch, Source
+from softprune.train.processes import Processes, join_processes
+from softprune.train.run_folder import RunFolder
+from softprune.train.trainer import Score, evaluate
+
+# How the name of a managed weight in a state dict differs from its plain name.
+_MANAGED = re.compile(r"\.parametrizations\.([^.]+)\.original$")
+
+
+def evaluate_run(folder: Path, *, best: bool = False, trust: bool = False) -> tuple[Score, Budget | None]:
+    """Score and budget of a run's last whole checkpoint, or of its best.
+
+    Args:
+        folder: a run folder.
+        best: take the checkpoint of the best epoch.
+        trust: import and call the code that the run's configuration names.
+    """
+    with join_processes() as processes:
+        parts, source = _load(folder, processes, best=best, trust=trust)
+        score = evaluate(parts.model, source, parts)
+        return score, parts.sparsifier.measure() if parts.sparsifier is not None else None
+
+
+def bake_run(folder: Path, out: Path, *, best: bool = False, trust: bool = False) -> Budget | None:
+    """Write the plain weights of a run to a safetensors file; the arguments are those of `evaluate_run`.
+
+    The keys are those of the untouched network. Of ranks that were learnt they are those of the folded one.
+
+    Returns:
+        The budget of what was written; None for a dense run.
+    """
+    with join_processes() as processes:
+        parts, _ = _load(folder, processes, best=best, trust=trust)
+        budget = parts.sparsifier.measure() if parts.sparsifier is not None else None
+        model = _plain(parts)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(out, model.state_dict())
+    return budget
+
+
+def network_of(folder: Path, *, trust: bool = False) -> tuple[nn.Module, Tensor]:
+    """The network of a run as it was built, without what it has learnt, and one input."""
+    config = _config(folder, trust=trust)
+    return build(config.model.name, config.model.args), torch.zeros(open_source(config).example_shape)
+
+
+def _config(folder: Path, *, trust: bool) -> RunConfig:
+    return RunConfig.load(RunFolder.open(folder).path / CONFIG, trust=trust)
+
+
+def _checkpoint(folder: Path, *, best: bool) -> Checkpoint:
+    checkpoints = Checkpoints(RunFolder(folder).checkpoints)
+    found = read_checkpoint(checkpoints.folder / BEST) if best else checkpoints.newest([])
+    if found is None:
+        raise ValueError(f"{folder} has no whole checkpoint yet")
+    return found
+
+
+def _load(folder: Path, processes: Processes, *, best: bool, trust: bool) -> tuple[Assembly, Source]:
+    config = _config(folder, trust=trust)
+    source = open_source(config)
+    tensors, facts = _checkpoint(folder, best=best)
+    parts = assemble(
+        config,
+        example_shape=source.example_shape,
+        steps_per_epoch=source.steps(config.batch, drop_last=config.drop_last),
+        processes=processes,
+    )
+    if parts.sparsifier is not None:
+        parts.sparsifier.load_state_dict(facts["sparsifier"])
+    restore_weights(parts.model, tensors, average=parts.average is not None)
+    if parts.average is not None and parts.sparsifier is not None:
+        parts.sparsifier.solve()  # what was averaged since the last epoch has a total of its own
+    return parts, source
+
+
+def _plain(parts: Assembly) -> nn.Module:
+    return bake(parts.model, at="now") if parts.sparsifier is not None else parts.model
+
+
+# Plain networks: of a run, or of a file of weights and the name of the network.
+
+
+@dataclass(frozen=True)
+class PlainNetwork:
+    """A module with zeros in it, and what is needed to hand it on.
+
+    Attributes:
+        module: in eval mode, on the CPU.
+        example_shape: of one input, with batch 1.
+        name: of the network in the catalog, or package.module:factory.
+        args: keyword arguments of its factory.
+        source: the data of its run; None for a file of weights.
+    """
+
+    module: nn.Module
+    example_shape: tuple[int, ...]
+    name: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    source: Source | None = None
+
+    def inputs(self, count: int) -> Tensor:
+        """The first training samples of its run, at most `count`; without a run random ones. The same each time."""
+        if self.source is None:
+            shape = (count, *self.example_shape[1:])
+            return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        return next(self.source.train_epoch(Epoch(number=0, seed=0, batch=min(count, self.source.train_size))))[0]
+
+
+def plain_network(
+    where: Path, *, best: bool = False, model: str | None = None, shape: str | None = None, trust: bool = False
+) -> PlainNetwork:
+    """The network of a run folder, or of a file of weights.
+
+    Args:
+        where: a run folder; or a safetensors file such as `softprune bake` writes, or a state dict of torch.save.
+        best: of a run the checkpoint of the best epoch, not the last one.
+        model: for a file: the network, as `softprune profile` takes it.
+        shape: for a file: one input, such as "1,3,224,224"; not needed for networks of the catalog.
+        trust: import and call the code that the configuration of a run names.
+
+    Raises:
+        ValueError: if there is no such run, checkpoint, file or network, or the weights are of another network.
+
+    Example:
+        plain_network(Path("model.safetensors"), model="resnet20").module
+    """
+    if (where / CONFIG).is_file():
+        if model is not None or shape is not None:
+            raise ValueError(f"{where} is a run, which names its network itself: leave out --model and --input")
+        alone = Processes(rank=0, world=1, device=torch.device("cpu"))
+        parts, source = _load(where, alone, best=best, trust=trust)
+        named = parts.config.model
+        return PlainNetwork(_plain(parts).eval(), source.example_shape, named.name, named.args, source)
+    if where.is_dir():
+        raise ValueError(_no_run(where))
+    if not where.is_file():
+        raise ValueError(f"there is no {where}: name a run folder, or a file of weights")
+    if best:
+        raise ValueError(f"--best chooses a checkpoint of a run, and {where} is a file of weights")
+    if model is None:
+        raise ValueError(f"{where} holds weights alone: name their network with --model, such as --model resnet50")
+    sizes = example_shape(model, shape)
+    weights = read_weights(where)
+    module = load_weights_(take_ranks_(build(model), weights), weights, origin=str(where))
+    return PlainNetwork(module.eval(), sizes, model)
+
+
+def _no_run(folder: Path) -> str:
+    return f"{folder} is no run folder, since it has no {CONFIG}: name a run folder, or a file of weights"
+
+
+# Weights alone.
+
+
+def initial_weights(config: RunConfig) -> dict[str, Tensor] | None:
+    """The weights that a configuration names; None where it leaves them to chance."""
+    if config.model.weights is None:
+        return None
+    try:
+        return read_weights(config.model.weights, wanted_by=config)
+    except ValueError as error:
+        raise ValueError(f"model.weights: {error}") from error
+
+
+def read_weights(where: str | Path, *, wanted_by: RunConfig | None = None) -> dict[str, Tensor]:
+    """The plain weights of a file or of a run folder, on the CPU; what is there may come from a stranger.
+
+    No file is unpickled beyond tensors and numbers, and no code that a run folder names is imported.
+
+    Args:
+        where: a safetensors file, such as one that ``softprune bake`` wrote; a file of torch.save with a state dict, or
+            with one under "state_dict"; or a run folder, whose last whole checkpoint is taken as ``softprune bake``
+            would write it, with the keys of the network before ranks are folded.
+        wanted_by: the run that begins with them, on whose network the zeros of a run folder are worked out.
+
+    Raises:
+        ValueError: if there is nothing there, or something else.
+    """
+    path = Path(where).expanduser()
+    if (path / CONFIG).is_file():
+        return plain_weights(path, wanted_by=wanted_by)
+    if path.is_dir():
+        raise ValueError(_no_run(path))
+    return _read_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
+
+
+def plain_weights(folder: Path, *, wanted_by: RunConfig | None = None) -> dict[str, Tensor]:
+    """The weights of the last whole checkpoint, on the CPU; every process may ask by itself.
+
+    The keys are those of the untouched network, also where ranks were learnt: another run may begin with them.
+
+    No code that the folder names is imported or called. The zeros are worked out on the network of the run that wants
+    the weights, and no data are opened but those of that run, where the folder names data that are not in the catalog.
+
+    Args:
+        folder: a run folder; it may come from a stranger.
+        wanted_by: the run that will begin with them; None for the network of the folder, if it is in the catalog.
+
+    Raises:
+        ValueError: if there is no whole checkpoint, if it is of another network, or if without `wanted_by` the folder
+            names code.
+    """
+    config = _config(folder, trust=wanted_by is not None)
+    if wanted_by is not None:
+        config = config.model_copy(update={"model": wanted_by.model})
+    tensors, facts = _checkpoint(folder, best=False)
+    prefix = weights_prefix(average=config.ema is not None)
+    if config.method is None:
+        return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    model = build(config.model.name, config.model.args)
+    raw = {_MANAGED.sub(r".\1", key.removeprefix(prefix)): value for key, value in tensors.items()}
+    fitting(model, {key: raw[key] for key in model.state_dict() if key in raw}, origin=str(folder))
+    if is_factory(config.data.name):
+        shape = open_source(wanted_by or config).example_shape
+    else:
+        shape = known_shape(config.data.name, image_size=config.data.image_size)
+    example = torch.zeros(shape)
+    # The method is that of the checkpoint: the configuration may have left s_init to be proposed.
+    method, wanted = from_config(facts["sparsifier"]["method"]), sparsify_arguments(config, model, example)
+    sparsifier = sparsify(model, method, example=example, seed=config.seed, **wanted)
+    sparsifier.load_state_dict(facts["sparsifier"])
+    restore_weights(model, tensors, average=config.ema is not None)
+    if config.ema is not None:
+        sparsifier.solve()
+    return dict(bake(model, fold=False).state_dict())
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            if FACTS in (file.metadata() or {}):
+                raise ValueError(
+                    f"{path} is the whole state of a run, not the weights of a network: name the run folder, or write "
+                    "them with softprune bake"
+                )
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is damaged or no safetensors file: {error}") from error
