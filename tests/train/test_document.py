@@ -32,7 +32,9 @@ def test_lists_of_plain_values_stay_on_one_line_and_keys_in_order():
     [
         ("a: 1\nb: 2\na: 3", "my.yaml, line 3 is not valid YAML: 'a' is given twice"),
         ("a: [1, 2", "my.yaml, line 1 is not valid YAML"),
-        ("a: 1\nb: !!timestamp soon", "my.yaml, line 2 is not valid YAML: not a date"),
+        ("a: 1\nb: !!timestamp 2020-01-01", "my.yaml, line 2 is not valid YAML: could not determine a constructor"),
+        ("a: !!set {b}", "my.yaml, line 1 is not valid YAML: could not determine a constructor for the tag '.*:set'"),
+        ("a: !!binary aGk=", "constructor for the tag '.*:binary'"),
         ("a: !!python/object/apply:os.system [ls]", "my.yaml, line 1 is not valid YAML: could not determine"),
     ],
 )
