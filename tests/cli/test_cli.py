@@ -1,14 +1,13 @@
 """The command line from end to end, each command in a process of its own or through its entry point."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+import warm
 from softprune import Budget, __version__
 from softprune.cli import app
 
@@ -92,6 +91,6 @@ def test_import_str_writes_weights_and_budget(tmp_path):
     ],
 )
 def test_bad_input_ends_in_one_sentence(words, sentence):
-    done = subprocess.run([sys.executable, "-m", "softprune", *words], capture_output=True, text=True, check=False)
+    done = warm.run("-m", "softprune", *words, check=False)
     assert done.returncode == 1
     assert sentence in done.stderr and "Traceback" not in done.stderr

@@ -4,10 +4,11 @@ import json
 
 import pytest
 import torch
-from launch import SEVERAL_PROCESSES, WORKERS, torchrun
+from launch import SEVERAL_PROCESSES, WORKERS
 
 from softprune.core.state_file import read_state
 from softprune.train.run_folder import RunFolder
+from warm import run_on_two
 
 pytestmark = SEVERAL_PROCESSES
 
@@ -17,7 +18,7 @@ STEPS = 12
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("accumulation")
-    torchrun(2, WORKERS / "accumulation.py", folder)
+    run_on_two(WORKERS / "accumulation.py", folder)
     return folder
 
 

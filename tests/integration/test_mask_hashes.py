@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from launch import SEVERAL_PROCESSES, WORKERS, differing, tensors_of, torchrun
+from launch import SEVERAL_PROCESSES, WORKERS, differing, tensors_of
 
 from softprune.methods import from_config, method_names
+from warm import run_on_two
 
 pytestmark = SEVERAL_PROCESSES
 
@@ -14,7 +15,7 @@ CASES = [f"{name} {total}" for name in method_names() for total in from_config({
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("masks")
-    torchrun(2, WORKERS / "masks.py", folder)
+    run_on_two(WORKERS / "masks.py", folder)
     return tensors_of(folder)
 
 

@@ -2,31 +2,25 @@
 
 import json
 import random
-import signal
-import subprocess
-import sys
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from launch import torchrun
 
 from softprune import Budget
 from softprune.core.state_file import read_state
 from softprune.train.config.run import recipes
 from softprune.train.run_folder import RunFolder
+from warm import run, run_on_two, start
 
 SHORT = ["epochs=4", "data.subset=640", "threads=1", "checkpoint.every_steps=3", "propose.push=2", "log.every_steps=1"]
-COMMAND = [sys.executable, "-m", "softprune", "train"]
-
-
-def run(*words, check=True, **more):
-    return subprocess.run([*map(str, words)], capture_output=True, text=True, check=check, timeout=300, **more)
+COMMAND = ("-m", "softprune", "train")
 
 
 def train_on_two(*words):
-    return torchrun(2, "-m", "softprune", "train", *words)
+    return run_on_two(*COMMAND, *words)
 
 
 def final_state(folder):
@@ -39,23 +33,23 @@ def metrics(folder):
 
 @pytest.mark.slow
 def test_killed_at_twenty_random_moments_a_run_ends_as_if_nothing_had_been(tmp_path):
-    run(*COMMAND, "digits/str", *SHORT, "--out", tmp_path / "whole")
     folder = tmp_path / "killed"
     chance, kills = random.Random(7), 0
+    started = time.monotonic()
+    run(*COMMAND, "digits/str", *SHORT, "--out", tmp_path / "whole")
+    whole = time.monotonic() - started
     command = [*COMMAND, "digits/str", *SHORT, "--out", folder]
     while kills < 20:
-        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        # From before the first step to after the last one: a process takes some three seconds to get going.
-        deadline = time.monotonic() + chance.uniform(1.0, 5.0)
+        process = start(*command)
+        # From before the first step to after the last one.
+        deadline = time.monotonic() + chance.uniform(0.0, 1.2 * whole)
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-        elif process.returncode == 0 and kills < 20:
+        kills += process.poll() is None
+        process.kill()
+        if process.wait() == 0 and kills < 20:
             # It got through: kill a fresh run on the same terms, so that all moments have their chance.
-            subprocess.run(["rm", "-rf", str(folder)], check=True)
+            shutil.rmtree(folder)
         begun = (folder / "config.yaml").exists()
         command = [*COMMAND, "--resume", folder] if begun else [*COMMAND, "digits/str", *SHORT, "--out", folder]
     run(*command)
@@ -131,9 +125,9 @@ def test_the_command_line_trains_evaluates_and_bakes(tmp_path):
     done = run(*COMMAND, "digits/str", "epochs=2", "data.subset=320", "propose.push=2", "--out", out)
     assert "run folder" in done.stdout and "overall" in done.stdout
     assert "epoch 2" in done.stdout
-    assert "accuracy" in run(sys.executable, "-m", "softprune", "evaluate", out).stdout
+    assert "accuracy" in run("-m", "softprune", "evaluate", out).stdout
     baked = tmp_path / "model.safetensors"
-    assert "zero" in run(sys.executable, "-m", "softprune", "bake", out, "-o", baked).stdout
+    assert "zero" in run("-m", "softprune", "bake", out, "-o", baked).stdout
     assert baked.is_file()
     quiet = run(
         *COMMAND, "digits/str", "epochs=1", "data.subset=320", "propose.push=2", "--quiet", "--out", tmp_path / "q"

@@ -10,6 +10,7 @@ import threading
 import pytest
 from test_run import Watcher, config, metrics
 
+import warm
 from softprune.train.run import resume, train
 from softprune.train.run_folder import LOCK, locked
 
@@ -52,8 +53,7 @@ def test_the_second_writer_is_told_who_holds_the_folder_and_changes_nothing(tmp_
         train(config(), run, observer=stop)
     first = holder(run)
     before = files(run)
-    command = [sys.executable, "-m", "softprune", "train", "--resume", str(run)]
-    second = subprocess.run(command, capture_output=True, text=True, check=False)
+    second = warm.run("-m", "softprune", "train", "--resume", run, check=False)
     assert second.returncode == 1 and "Traceback" not in second.stderr
     assert f"is in use by process {first.pid} on {socket.gethostname()} since 2" in second.stderr
     assert files(run) == before
