@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from unittest import mock
@@ -15,9 +16,8 @@ from softprune.deploy.engine.library import library
 from softprune.deploy.engine.plan import Plan
 from softprune.deploy.engine.planner import build
 from softprune.deploy.engine.tune import BANDS
-from softprune.deploy.format import images
-from softprune.deploy.format.ops import infer
-from softprune.deploy.format.storage import product
+from softprune.deploy.format import spatial
+from softprune.deploy.format.operations import infer
 
 BATCH = 2
 # Numbers of all values together, above which a file that was loaded is not run: it would only take long.
@@ -46,7 +46,7 @@ def try_file(path: Path, dice: random.Random) -> str:
         return "refused"
     try:
         shapes = infer(engine.model.graph, engine.model.weights, BATCH)
-        if sum(product(shape) for shape in shapes.values()) > MAX_FLOATS:
+        if sum(math.prod(shape) for shape in shapes.values()) > MAX_FLOATS:
             return "too large"
         noise = np.random.default_rng(dice.randrange(1 << 30))
         inputs = [noise.standard_normal(shapes[name]).astype(np.float32) for name in engine.model.graph.inputs]
@@ -96,7 +96,7 @@ def compare_finite(engine: Engine, inputs: Arrays, results: dict[str, Arrays]) -
     """
     most = reference(engine, inputs)
     try:
-        with mock.patch.object(images, "product", _without_zeros):
+        with mock.patch.object(spatial, "product", _without_zeros):
             fewest = reference(engine, inputs)
     except _OrderError:
         return "by order"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from softprune.deploy.engine.lowering import LOWERING
 from softprune.deploy.export.onnx import NODES
-from softprune.deploy.format.ops import OPERATIONS
+from softprune.deploy.format.operations import OPERATIONS
 from softprune.deploy.format.reference import run
 
 SMALL = settings(max_examples=40, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import mmap
 from collections.abc import Hashable
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 
 from softprune.deploy.engine.grid import Geometry, Grid, Halo, strided
 from softprune.deploy.engine.library import Base, Library
-from softprune.deploy.format.storage import product
 
 Array = NDArray[np.float32]
 MAX_BUFFER = 1 << 29
@@ -61,16 +61,16 @@ class Arena:
 
     def contiguous(self, shape: tuple[int, ...]) -> Array:
         """An array in the usual order, with a margin behind it."""
-        buffer = self._take(product(shape) + 64, None)
-        strides = [product(shape[axis + 1 :]) for axis in range(len(shape))]
+        buffer = self._take(math.prod(shape) + 64, None)
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         return strided(buffer, 0, shape, strides)
 
     def slot(self, number: int, shape: tuple[int, ...]) -> Array:
         """A stand-in for one of the caller's arrays: an address range that nobody ever touches."""
-        reserve = np.frombuffer(mmap.mmap(-1, max(4 * product(shape), 4096)), np.float32)
+        reserve = np.frombuffer(mmap.mmap(-1, max(4 * math.prod(shape), 4096)), np.float32)
         self._insert(reserve)
         self._slots[reserve.ctypes.data] = number
-        return reserve[: product(shape)].reshape(shape)
+        return reserve[: math.prod(shape)].reshape(shape)
 
     def base(self, array: Array) -> Base:
         """The address of an array as the kernels want it."""

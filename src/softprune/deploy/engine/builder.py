@@ -14,9 +14,8 @@ from softprune.deploy.engine.depthwise import fits
 from softprune.deploy.engine.grid import Geometry, Grid, Halo, conv_geometry
 from softprune.deploy.engine.library import Library
 from softprune.deploy.engine.plan import Program
-from softprune.deploy.format.graph import Graph, Op
+from softprune.deploy.format.graph import Graph, Op, Weight
 from softprune.deploy.format.shapes import Shape
-from softprune.deploy.format.storage import Weight
 
 Array = NDArray[np.float32]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from softprune.deploy.engine.grid import Geometry, Grid, Halo
 from softprune.deploy.engine.library import Choice, Dense, Facts, Library, Progress, Sparse, Walk
-from softprune.deploy.format.storage import Weight
+from softprune.deploy.format.graph import Weight
 
 PIECE = np.dtype([("offset", "<i4"), ("residual", "<i4"), ("mask", "<u2"), ("more", "<u2")])
 TILE = np.dtype([("vector", "<i4"), ("count", "<i4"), ("position", "<i8")])

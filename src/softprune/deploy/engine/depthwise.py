@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from softprune.deploy.engine.conv import NONZERO, address, make_tiles, padded
 from softprune.deploy.engine.grid import Geometry, Grid, Halo
 from softprune.deploy.engine.library import Choice, Depthwise, Facts, Progress
-from softprune.deploy.format.storage import Weight
+from softprune.deploy.format.graph import Weight
 
 Array = NDArray[np.float32]
 Longs = NDArray[np.int64]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import threading
@@ -20,10 +21,9 @@ from softprune.deploy.engine.library import Library, library
 from softprune.deploy.engine.plan import Plan, Program, Team
 from softprune.deploy.engine.planner import build
 from softprune.deploy.engine.tune import Tuner, recall, remember, tuning_key
-from softprune.deploy.format.ops import infer, splits
+from softprune.deploy.format.operations import infer, splits
 from softprune.deploy.format.shapes import Shape
 from softprune.deploy.format.spx import Model, read_spx
-from softprune.deploy.format.storage import product
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,12 @@ def measure_memory(model: Model, plan: Plan, arena: Arena, shapes: dict[str, Sha
 
 def peak_activations(model: Model, shapes: dict[str, Shape]) -> int:
     """The largest number of bytes of values that are alive during one operation: read by it or later, or made by it."""
-    last = {name: len(model.graph.ops) for name in model.graph.outputs}
-    for place, op in enumerate(model.graph.ops):
-        for name in op.reads:
-            last[name] = max(place, last.get(name, 0))
+    last = model.graph.last_reads()
     alive = set(model.graph.inputs)
     peak = 0
     for place, op in enumerate(model.graph.ops):
         alive.add(op.output)
-        peak = max(peak, sum(4 * product(shapes[name]) for name in alive))
+        peak = max(peak, sum(4 * math.prod(shapes[name]) for name in alive))
         alive = {name for name in alive if last.get(name, 0) > place}
     return peak
 
@@ -172,7 +169,7 @@ class Engine:
         self._dense: dict[str, Array] = {}
         self._shapes: dict[int, dict[str, Shape]] = {}
         shapes = self.shapes(1)  # refuses at once what could never run
-        largest = max(product(shapes[op.output]) for op in model.graph.ops) if model.graph.ops else 1
+        largest = max(math.prod(shapes[op.output]) for op in model.graph.ops) if model.graph.ops else 1
         self._chunk = max(1, CHUNK_FLOATS // max(1, largest))
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from softprune.deploy.engine.conv import DENSE_FROM
 from softprune.deploy.engine.library import Base, Choice, Facts, Linear
-from softprune.deploy.format.storage import Weight
+from softprune.deploy.format.graph import Weight
 
 Array = NDArray[np.float32]
 # With a smaller share of nonzeros than this they are looked up one by one, unless a measurement says otherwise.

@@ -13,8 +13,7 @@ from softprune.deploy.engine.grid import Geometry, Grid
 from softprune.deploy.engine.library import Clear, Library
 from softprune.deploy.engine.lowering import LOWERING, elementwise
 from softprune.deploy.engine.plan import Step, chains
-from softprune.deploy.format.graph import Graph
-from softprune.deploy.format.ops import infer
+from softprune.deploy.format.operations import infer
 from softprune.deploy.format.spx import Model
 
 Array = NDArray[np.float32]
@@ -85,7 +84,7 @@ def build(model: Model, library: Library, *, batch: int, threads: int) -> Builde
     builder.collect_halos()
     for number, name in enumerate(graph.inputs):
         builder.arrays[name] = builder.arena.slot(number, shapes[name])
-    last = _last_reads(graph)
+    last = graph.last_reads()
     found = chains(graph, [builder.reads_producer(op) for op in graph.ops])
     inner = {place for chain in found for place in chain[:-1]}
     begins: dict[int, int] = {}
@@ -117,15 +116,6 @@ def _mark_chains(builder: Builder, found: list[range], ends: dict[int, int]) -> 
             continue
         if all(isinstance(builder.program.steps[i].kernel, ConvKernel | DepthwiseKernel) for i in steps):
             builder.program.chains.append(steps)
-
-
-def _last_reads(graph: Graph) -> dict[str, int]:
-    """The last operation that reads each value; outputs are read at the end."""
-    last = {op.output: place for place, op in enumerate(graph.ops)}
-    for place, op in enumerate(graph.ops):
-        last.update(dict.fromkeys(op.reads, place))
-    last.update(dict.fromkeys(graph.outputs, len(graph.ops)))
-    return last
 
 
 def _release(builder: Builder, names: set[str], last: dict[str, int], place: int) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from softprune.deploy.export.exporting import to_graph
 from softprune.deploy.format.graph import Array, Graph, Op
-from softprune.deploy.format.ops import OPERATIONS, infer
+from softprune.deploy.format.operations import OPERATIONS, infer
 from softprune.deploy.format.spx import Model, read_spx
 from softprune.records import write_whole
 from softprune.structure.program import Example

@@ -7,7 +7,7 @@ from hashlib import sha256
 import numpy as np
 
 from softprune.deploy.format.graph import Array, Graph, Op
-from softprune.deploy.format.ops import FUSED, LAYERS
+from softprune.deploy.format.operations import FUSED, LAYERS
 
 
 def simplify(graph: Graph) -> Graph:

@@ -1,4 +1,4 @@
-"""What each operation computes, in NumPy; those on images are in `images`."""
+"""What each operation computes, in NumPy; layers, pools and resizing are in `spatial`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float32]
+from softprune.deploy.format.graph import Array
 
 
 @dataclass(frozen=True)
-class Call:
-    """One operation with its inputs.
-
-    Args:
-        op: the operation as the graph has it.
-        inputs: the values that it reads.
-        residual: the value that is added before the activation, if there is one.
-        weights: all weights of the network, dense, by name.
-        batch: the size of the first axis of the network's inputs.
-    """
+class OpCall:
+    """One operation as the graph has it, the values it reads, and all weights of the network, dense, by name."""
 
     op: Mapping[str, Any]
     inputs: tuple[Array, ...]
@@ -39,6 +30,11 @@ class Call:
     def needed(self, field: str) -> Array:
         """The weight that a field must name."""
         return self.weights[self.op[field]]
+
+    @property
+    def second(self) -> Array | np.float32:
+        """The second input, or the number that stands for it."""
+        return self.inputs[1] if len(self.inputs) == 2 else np.float32(self.op["value"])
 
     def pair(self, field: str) -> tuple[int, int]:
         """Two whole numbers, of the rows and of the columns."""
@@ -68,16 +64,9 @@ def _gelu_tanh(x: Array) -> Array:
     return (0.5 * wide * (1.0 + np.tanh(inner))).astype(np.float32)
 
 
-def _hardsigmoid(x: Array) -> Array:
+def hardsigmoid(x: Array) -> Array:
+    """clip(x + 3, 0, 6) / 6."""
     return np.clip(x + np.float32(3), 0, 6) / np.float32(6)
-
-
-def _relu(x: Array) -> Array:
-    return np.maximum(x, np.float32(0))
-
-
-def _relu6(x: Array) -> Array:
-    return np.clip(x, np.float32(0), np.float32(6))
 
 
 def _mish(x: Array) -> Array:
@@ -85,10 +74,11 @@ def _mish(x: Array) -> Array:
     return (wide * np.tanh(np.logaddexp(0.0, wide))).astype(np.float32)
 
 
+# Those that a layer can apply before it stores its sums.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": _relu,
-    "relu6": _relu6,
-    "hardswish": lambda x: x * _hardsigmoid(x),
+    "relu": lambda x: np.maximum(x, np.float32(0)),
+    "relu6": lambda x: np.clip(x, np.float32(0), np.float32(6)),
+    "hardswish": lambda x: x * hardsigmoid(x),
     "silu": lambda x: x * _sigmoid(x),
     "gelu": _gelu,
     "sigmoid": _sigmoid,
@@ -97,24 +87,18 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def plain(name: str) -> Callable[[Call], Array]:
-    """An activation as an operation of its own."""
-    activation = ACTIVATIONS[name]
-    return lambda call: activation(call.inputs[0])
-
-
-def gelu(call: Call) -> Array:
+def gelu(call: OpCall) -> Array:
     """GELU, exact or with its tanh approximation."""
     return (_gelu_tanh if call.op["approximate"] == "tanh" else _gelu)(call.inputs[0])
 
 
-def elu(call: Call) -> Array:
+def elu(call: OpCall) -> Array:
     """x above zero, alpha (exp(x) - 1) below."""
     x = call.inputs[0]
     return np.where(x > 0, x, np.float32(call.op["alpha"]) * np.expm1(np.minimum(x, np.float32(0))))
 
 
-def softplus(call: Call) -> Array:
+def softplus(call: OpCall) -> Array:
     """log(1 + exp(beta x)) / beta, and x itself where beta x is above the threshold."""
     x, beta = call.inputs[0], np.float32(call.op["beta"])
     steep = x * beta
@@ -122,34 +106,18 @@ def softplus(call: Call) -> Array:
     return np.where(steep > np.float32(call.op["threshold"]), x, smooth.astype(np.float32))
 
 
-def hardsigmoid(call: Call) -> Array:
-    """clip(x + 3, 0, 6) / 6."""
-    return _hardsigmoid(call.inputs[0])
-
-
-def finish(call: Call, out: Array) -> Array:
-    """What follows the sum of a convolution or linear layer: the residual, then the activation."""
+def finish(call: OpCall, out: Array, *, axes_behind: int = 0) -> Array:
+    """A layer's sums with bias, residual and activation; there are so many axes behind that of the outputs."""
+    bias = call.weight("bias")
+    if bias is not None:
+        out = out + bias.reshape(-1, *[1] * axes_behind)
     if call.residual is not None:
         out = out + call.residual
     activation = call.op.get("activation")
     return out if activation is None else ACTIVATIONS[activation](out)
 
 
-def _second(call: Call) -> Array | np.float32:
-    return call.inputs[1] if len(call.inputs) == 2 else np.float32(call.op["value"])
-
-
-def add(call: Call) -> Array:
-    """Sum of two values, or of a value and a number."""
-    return call.inputs[0] + _second(call)
-
-
-def mul(call: Call) -> Array:
-    """Product of two values, or of a value and a number."""
-    return call.inputs[0] * _second(call)
-
-
-def scale_shift(call: Call) -> Array:
+def scale_shift(call: OpCall) -> Array:
     """scale * x + shift with one number of each per channel (axis 1)."""
     x = call.inputs[0]
     channels = (1, -1) + (1,) * (x.ndim - 2)
@@ -159,7 +127,7 @@ def scale_shift(call: Call) -> Array:
 # Operations that sum over an axis: means, norms, softmax, matrix products, attention.
 
 
-def mean(call: Call) -> Array:
+def mean(call: OpCall) -> Array:
     """The mean over some axes."""
     return call.inputs[0].mean(axis=tuple(call.op["axes"]), keepdims=bool(call.op["keepdim"]))
 
@@ -169,12 +137,12 @@ def _softmax(x: Array, axis: int) -> Array:
     return raised / raised.sum(axis=axis, keepdims=True)
 
 
-def softmax(call: Call) -> Array:
+def softmax(call: OpCall) -> Array:
     """exp(x) over its sum along one axis."""
     return _softmax(call.inputs[0], int(call.op["axis"]))
 
 
-def layer_norm(call: Call) -> Array:
+def layer_norm(call: OpCall) -> Array:
     """(x - mean) / sqrt(variance + eps) over the last axes, scaled and shifted element by element."""
     x = call.inputs[0]
     axes = tuple(call.op["axes"])
@@ -188,12 +156,7 @@ def layer_norm(call: Call) -> Array:
     return out if bias is None else out + bias.reshape(inside)
 
 
-def matmul(call: Call) -> Array:
-    """Matrix product over the last two axes, the others broadcast."""
-    return np.matmul(call.inputs[0], call.inputs[1])
-
-
-def attention(call: Call) -> Array:
+def attention(call: OpCall) -> Array:
     """softmax(scale * q k^T + mask) v over the last two axes."""
     q, k, v = call.inputs
     scores = np.float32(call.op["scale"]) * (q @ np.swapaxes(k, -1, -2))
@@ -204,40 +167,20 @@ def attention(call: Call) -> Array:
 # Operations that move elements and compute nothing.
 
 
-def concat(call: Call) -> Array:
-    """The inputs one behind the other along one axis."""
-    return np.concatenate(call.inputs, axis=int(call.op["axis"]))
-
-
-def reshape(call: Call) -> Array:
+def reshape(call: OpCall) -> Array:
     """The same elements in another shape; null is the batch, -1 what is left."""
     return call.inputs[0].reshape([call.batch if size is None else int(size) for size in call.op["shape"]])
 
 
-def permute(call: Call) -> Array:
-    """The axes in another order."""
-    return np.ascontiguousarray(call.inputs[0].transpose(call.op["axes"]))
-
-
-def take(call: Call) -> Array:
+def take(call: OpCall) -> Array:
     """Every step-th element from start to before stop along one axis."""
     index = [slice(None)] * call.inputs[0].ndim
     index[int(call.op["axis"])] = slice(call.op["start"], call.op["stop"], call.op["step"])
     return call.inputs[0][tuple(index)]
 
 
-def pad(call: Call) -> Array:
+def pad(call: OpCall) -> Array:
     """An image with its own pixels around it: mirrored, from the other side, or those of the edge."""
     top, bottom, left, right = call.op["padding"]
     mode = {"reflect": "reflect", "circular": "wrap", "replicate": "edge"}[call.op["mode"]]
     return np.pad(call.inputs[0], ((0, 0), (0, 0), (top, bottom), (left, right)), mode=mode)  # type: ignore[call-overload, no-any-return]
-
-
-def constant(call: Call) -> Array:
-    """A weight as a value."""
-    return call.needed("weight")
-
-
-def identity(call: Call) -> Array:
-    """The input itself."""
-    return call.inputs[0]

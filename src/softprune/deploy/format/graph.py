@@ -1,9 +1,10 @@
-"""Graph: a network as operations of the format, while it is built and after it was read."""
+"""A network as operations of the format and their weights, while it is built and after it was read."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,54 @@ SymbolicShape = tuple[int | str, ...]
 WEIGHT_FIELDS = ("weight", "bias", "scale", "shift", "mask")
 
 
-@dataclass
-class Op:
-    """One operation.
+@dataclass(frozen=True)
+class Weight:
+    """A weight of the network as the file has it, until it is used.
 
     Attributes:
-        kind: its name in the format.
-        path: of the module that it comes from.
-        inputs: the values that it reads.
-        output: the value that it makes.
-        fields: everything else that the format asks for.
+        shape: of the weight.
+        values: the stored values; may contain zeros.
+        storage: "dense", "mask" or "gaps".
+        index: the mask or the gaps.
     """
+
+    shape: tuple[int, ...]
+    values: Array
+    storage: str = "dense"
+    index: NDArray[Any] | None = None
+
+    def _places(self, index: NDArray[Any]) -> NDArray[np.int64]:
+        """Flat places of the stored values in ascending order."""
+        if self.storage == "mask":
+            return np.flatnonzero(np.unpackbits(index, bitorder="little"))
+        return np.cumsum(index.astype(np.int64) + 1) - 1
+
+    def dense(self) -> Array:
+        """All of it, zeros included."""
+        if self.index is None:
+            return self.values.reshape(self.shape)
+        flat = np.zeros(math.prod(self.shape), np.float32)
+        flat[self._places(self.index)] = self.values
+        return flat.reshape(self.shape)
+
+    def nonzeros(self) -> tuple[NDArray[np.int64], Array]:
+        """Flat places and values of the nonzeros."""
+        flat = self.values.reshape(-1)
+        kept = np.flatnonzero(flat)
+        return (kept if self.index is None else self._places(self.index)[kept]), flat[kept]
+
+    def count(self) -> int:
+        """The number of nonzeros."""
+        return int(np.count_nonzero(self.values))
+
+    def reshaped(self, shape: tuple[int, ...]) -> Weight:
+        """The same numbers in another shape."""
+        return replace(self, shape=shape)
+
+
+@dataclass
+class Op:
+    """One operation: its name in the format, the module it comes from, the values it reads and the one it makes."""
 
     kind: str
     path: str
@@ -77,6 +115,13 @@ class Graph:
     weights: dict[str, Array] = field(default_factory=dict)
     shapes: dict[str, SymbolicShape] = field(default_factory=dict)
     entries: Mapping[str, Any] = field(default_factory=dict)
+
+    def last_reads(self) -> dict[str, int]:
+        """For each value that an operation makes or reads, where it is needed last; outputs after all operations."""
+        last = {op.output: place for place, op in enumerate(self.ops)}
+        for place, op in enumerate(self.ops):
+            last.update(dict.fromkeys(op.reads, place))
+        return last | dict.fromkeys(self.outputs, len(self.ops))
 
     def users(self) -> dict[str, list[Op]]:
         """The operations that read each value, once per reading."""

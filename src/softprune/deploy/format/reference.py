@@ -1,4 +1,4 @@
-"""The reference engine: a graph run in NumPy, simple, right, and the measure of the compiled kernels."""
+"""The reference engine: a graph computed in NumPy, simple, right, and the measure of the compiled kernels."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from softprune.deploy.format.compute import Array, Call
-from softprune.deploy.format.ops import OPERATIONS
+from softprune.deploy.format.compute import OpCall
+from softprune.deploy.format.graph import Array
+from softprune.deploy.format.operations import OPERATIONS
 
 
 def run(graph: Mapping[str, Any], weights: Mapping[str, Array], inputs: Sequence[Array]) -> list[Array]:
@@ -29,14 +30,17 @@ def run(graph: Mapping[str, Any], weights: Mapping[str, Array], inputs: Sequence
     if unknown := sorted({op["op"] for op in graph["ops"]} - OPERATIONS.keys()):
         raise ValueError(f"the graph has operations that are none of the format: {', '.join(unknown)}")
     values: dict[str, Array] = {spec["name"]: value for spec, value in zip(graph["inputs"], inputs, strict=True)}
-    last_use = _last_use(graph)
+    touched = [{*op["inputs"], op.get("residual"), op["output"]} - {None} for op in graph["ops"]]
+    # Where each value is read for the last time, so that its memory can go; outputs stay to the end.
+    last = {name: position for position, names in enumerate(touched) for name in names}
+    last |= dict.fromkeys(graph["outputs"], len(touched))
     for position, op in enumerate(graph["ops"]):
         read = tuple(values[name] for name in op["inputs"])
         residual = op.get("residual")
-        call = Call(op, read, None if residual is None else values[residual], weights, batch)
+        call = OpCall(op, read, None if residual is None else values[residual], weights, batch)
         values[op["output"]] = OPERATIONS[op["op"]].compute(call)
-        for name in {*op["inputs"], residual, op["output"]} - {None}:
-            if last_use[name] <= position:
+        for name in touched[position]:
+            if last[name] <= position:
                 del values[name]
     return [np.ascontiguousarray(values[name]) for name in graph["outputs"]]
 
@@ -51,22 +55,10 @@ def _batch(graph: Mapping[str, Any], inputs: Sequence[Array]) -> int:
         fits = value.ndim == len(shape) and all(s is None or s == n for s, n in zip(shape, value.shape, strict=True))
         if value.dtype != np.float32 or not fits:
             wanted = ", ".join("batch" if size is None else str(size) for size in shape)
-            raise ValueError(
-                f"input {spec['name']} must be float32 of shape ({wanted}), got {value.dtype} of shape {value.shape}"
-            )
+            got = f"{value.dtype} of shape {value.shape}"
+            raise ValueError(f"input {spec['name']} must be float32 of shape ({wanted}), got {got}")
         if shape and shape[0] is None:
             batches.add(value.shape[0])
     if len(batches) > 1:
         raise ValueError(f"all inputs must have the same batch size, got {sorted(batches)}")
     return batches.pop() if batches else 1
-
-
-def _last_use(graph: Mapping[str, Any]) -> dict[str, int]:
-    """Where each value is read for the last time, so that its memory can go; outputs stay to the end."""
-    last: dict[str, int] = {}
-    for position, op in enumerate(graph["ops"]):
-        for name in (*op["inputs"], op.get("residual"), op["output"]):
-            if name is not None:
-                last[name] = position
-    last.update(dict.fromkeys(graph["outputs"], len(graph["ops"])))
-    return last

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from softprune.deploy.format.graph import Op
-from softprune.deploy.format.storage import Weight, product
+from softprune.deploy.format.graph import Op, Weight
 
 Shape = tuple[int, ...]
 # 2^28 numbers are 1 GB, within reach of the kernels' offsets.
@@ -25,12 +25,9 @@ class Scope:
         self.op, self.shapes, self.weights, self.batch = op, shapes, weights, batch
         self.inputs = [shapes[name] for name in op.inputs]
 
-    def fail(self, why: str) -> ValueError:
-        return ValueError(f"{self.op}: {why}")
-
     def need(self, fits: bool, why: str) -> None:  # noqa: FBT001
         if not fits:
-            raise self.fail(why)
+            raise ValueError(f"{self.op}: {why}")
 
     def pair(self, field: str) -> tuple[int, int]:
         first, second = self.op.fields[field]
@@ -49,12 +46,18 @@ class Scope:
         self.need(len(set(axes)) == len(axes), f"axes {list(values)} repeat")
         return axes
 
+    def same(self) -> Shape:
+        return self.inputs[0]
+
+    def weight(self) -> Shape:
+        return self.weights[self.op.fields["weight"]].shape
+
     def vector(self, field: str, length: int) -> None:
         """A field that is null or a weight with `length` numbers, all stored."""
         name = self.op.fields.get(field)
         if name is not None:
             weight = self.weights[name]
-            fits = product(weight.shape) == length and weight.index is None
+            fits = math.prod(weight.shape) == length and weight.index is None
             self.need(fits, f"{field} of shape {weight.shape} must be dense with {length} numbers")
 
     def finish(self, shape: Shape, channels: int) -> Shape:
@@ -65,9 +68,19 @@ class Scope:
         return shape
 
 
+def windows(
+    size: int, kernel: int, *, stride: int, padding: int = 0, dilation: int = 1, ceil_mode: bool = False
+) -> int:
+    """How often a kernel fits along one axis; with ceil_mode also where it sticks out behind."""
+    span = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (-(-span // stride) if ceil_mode else span // stride) + 1
+    # A window that begins behind the image and its front padding would see nothing.
+    return count - 1 if ceil_mode and (count - 1) * stride >= size + padding else count
+
+
 def conv(scope: Scope) -> Shape:
     n, c, h, w = scope.image()
-    weight, groups = scope.weights[scope.op.fields["weight"]].shape, scope.op.fields["groups"]
+    weight, groups = scope.weight(), scope.op.fields["groups"]
     fits = len(weight) == 4 and min(weight) > 0 and weight[1] * groups == c and weight[0] % groups == 0
     fits = fits and weight[2] * weight[3] <= MAX_TAPS
     scope.need(fits, f"weight of shape {weight} with {groups} groups does not fit {c} channels")
@@ -75,15 +88,15 @@ def conv(scope: Scope) -> Shape:
     for size, k, s, p, d in zip(
         (h, w), weight[2:], scope.pair("stride"), scope.pair("padding"), scope.pair("dilation"), strict=True
     ):
-        span = size + 2 * p - d * (k - 1) - 1
-        scope.need(span >= 0 and size > 0, f"kernel {weight[2:]} is larger than the padded input of {(h, w)}")
-        sizes.append(span // s + 1)
+        count = windows(size, k, stride=s, padding=p, dilation=d)
+        scope.need(count > 0 and size > 0, f"kernel {weight[2:]} is larger than the padded input of {(h, w)}")
+        sizes.append(count)
     return scope.finish((n, weight[0], *sizes), weight[0])
 
 
 def conv_transpose(scope: Scope) -> Shape:
     n, c, h, w = scope.image()
-    weight, groups = scope.weights[scope.op.fields["weight"]].shape, scope.op.fields["groups"]
+    weight, groups = scope.weight(), scope.op.fields["groups"]
     fits = len(weight) == 4 and min(weight) > 0 and weight[0] == c and c % groups == 0
     scope.need(fits and weight[2] * weight[3] <= MAX_TAPS, f"weight of shape {weight} does not fit {c} channels")
     scope.need(h > 0 and w > 0, f"the input of shape {scope.inputs[0]} is empty")
@@ -97,7 +110,7 @@ def conv_transpose(scope: Scope) -> Shape:
 
 
 def linear(scope: Scope) -> Shape:
-    shape, weight = scope.inputs[0], scope.weights[scope.op.fields["weight"]].shape
+    shape, weight = scope.inputs[0], scope.weight()
     fits = len(weight) == 2 and min(weight) > 0 and len(shape) > 0 and shape[-1] == weight[1]
     scope.need(fits, f"weight of shape {weight} does not fit an input of {shape}")
     return scope.finish((*shape[:-1], weight[0]), weight[0])
@@ -106,17 +119,14 @@ def linear(scope: Scope) -> Shape:
 def pool(scope: Scope) -> Shape:
     n, c, h, w = scope.image()
     dilation = scope.pair("dilation") if "dilation" in scope.op.fields else (1, 1)
-    sizes = []
+    ceil_mode, sizes = scope.op.fields["ceil_mode"], []
     fields = (scope.pair("kernel"), scope.pair("stride"), scope.pair("padding"), dilation)
     for size, k, s, p, d in zip((h, w), *fields, strict=True):
         span = size + 2 * p - d * (k - 1) - 1
         # With ceil_mode a window may stick out, also the only one.
-        enough = span > -s if scope.op.fields["ceil_mode"] else span >= 0
-        fits = enough and size > 0 and 2 * p <= k <= MAX_TAPS
+        fits = span > (-s if ceil_mode else -1) and size > 0 and 2 * p <= k <= MAX_TAPS
         scope.need(fits, f"kernel {k}, padding {p} do not fit a size of {size}")
-        count = (-(-span // s) if scope.op.fields["ceil_mode"] else span // s) + 1
-        # A window that begins behind the image and its front padding would see nothing.
-        sizes.append(count - 1 if scope.op.fields["ceil_mode"] and (count - 1) * s >= size + p else count)
+        sizes.append(windows(size, k, stride=s, padding=p, dilation=d, ceil_mode=ceil_mode))
     return (n, c, *sizes)
 
 
@@ -145,7 +155,7 @@ def _broadcast(scope: Scope, shapes: Sequence[Shape]) -> Shape:
     try:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError as error:
-        raise scope.fail(f"shapes {shapes} cannot be broadcast") from error
+        raise ValueError(f"{scope.op}: shapes {shapes} cannot be broadcast") from error
 
 
 def concat(scope: Scope) -> Shape:
@@ -157,10 +167,6 @@ def concat(scope: Scope) -> Shape:
     return tuple(sum(s[a] for s in scope.inputs) if a == axis else n for a, n in enumerate(first))
 
 
-def same(scope: Scope) -> Shape:
-    return scope.inputs[0]
-
-
 def softmax(scope: Scope) -> Shape:
     scope.axis(scope.op.fields["axis"], len(scope.inputs[0]))
     return scope.inputs[0]
@@ -170,7 +176,7 @@ def layer_norm(scope: Scope) -> Shape:
     shape = scope.inputs[0]
     axes = sorted(scope.axes(scope.op.fields["axes"], len(shape)))
     scope.need(axes == list(range(len(shape) - len(axes), len(shape))), f"axes {axes} must be the last ones")
-    count = product(shape[len(shape) - len(axes) :])
+    count = math.prod(shape[len(shape) - len(axes) :])
     scope.need(count > 0, f"shape {shape} is empty")
     scope.vector("weight", count)
     scope.vector("bias", count)
@@ -187,12 +193,12 @@ def scale_shift(scope: Scope) -> Shape:
 
 def reshape(scope: Scope) -> Shape:
     shape = [scope.batch if n is None else n for n in scope.op.fields["shape"]]
-    total, rest = product(scope.inputs[0]), product([n for n in shape if n != -1])
+    total, rest = math.prod(scope.inputs[0]), math.prod([n for n in shape if n != -1])
     scope.need(shape.count(-1) <= 1, f"shape {shape} has more than one -1")
     if -1 in shape:
         scope.need(rest > 0 and total % rest == 0, f"{scope.inputs[0]} cannot become {shape}")
         shape[shape.index(-1)] = total // rest
-    scope.need(product(shape) == total, f"{scope.inputs[0]} cannot become {shape}")
+    scope.need(math.prod(shape) == total, f"{scope.inputs[0]} cannot become {shape}")
     return tuple(shape)
 
 
@@ -249,7 +255,3 @@ def pad(scope: Scope) -> Shape:
         fits = size > 0 and max(before, behind) <= most
         scope.need(fits, f"padding {before} and {behind} does not fit a size of {size} in mode {mode}")
     return (n, c, h + top + bottom, w + left + right)
-
-
-def constant(scope: Scope) -> Shape:
-    return scope.weights[scope.op.fields["weight"]].shape

@@ -12,9 +12,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from softprune.deploy.format.graph import WEIGHT_FIELDS, Graph, Op
-from softprune.deploy.format.ops import MAX_SIZE, OPERATIONS, is_integer
-from softprune.deploy.format.storage import TensorFile, Weight, read_tensors, read_weight, stored, whole_numbers
+from softprune.deploy.format.graph import WEIGHT_FIELDS, Graph, Op, Weight
+from softprune.deploy.format.operations import MAX_SIZE, OPERATIONS, is_integer
+from softprune.deploy.format.storage import TensorFile, read_tensors, read_weight, stored, whole_numbers
 
 FORMAT = "spx"
 # Those that are read; the last one is written.

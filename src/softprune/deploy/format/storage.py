@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from softprune.deploy.format.graph import Array, Weight
 
 MAX_HEADER = 64 << 20
 # Bytes of a file up to which it is copied: pages of a mapped file end the process once somebody cuts the file short.
@@ -58,23 +61,18 @@ def read_tensors(path: Path) -> TensorFile:
     length = int.from_bytes(data[:8], "little")
     if length > min(MAX_HEADER, size - 8):
         raise ValueError(f"{path} is no .spx file, or is cut short: its header should have {length} bytes")
-    header = _parse(path, data[8 : 8 + length])
+    try:
+        header: Any = json.loads(data[8 : 8 + length])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no .spx file: its header is not JSON") from error
+    if not isinstance(header, dict):
+        raise ValueError(f"{path} is no .spx file: its header is not a JSON object")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError(f"{path}: the metadata must be texts by name")
     body = np.frombuffer(data, np.uint8, offset=8 + length)
     tensors = {name: _tensor(path, name, entry, body) for name, entry in header.items()}
     return TensorFile(metadata, tensors, len(data) if isinstance(data, bytes) else 0)
-
-
-def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no .spx file: its header is not JSON") from error
-    if not isinstance(header, dict):
-        raise ValueError(f"{path} is no .spx file: its header is not a JSON object")
-    return header
 
 
 def _tensor(path: Path, name: str, entry: Any, body: NDArray[np.uint8]) -> NDArray[Any]:
@@ -85,7 +83,7 @@ def _tensor(path: Path, name: str, entry: Any, body: NDArray[np.uint8]) -> NDArr
     offsets: Any = entry.get("data_offsets")
     if not whole_numbers(shape) or not whole_numbers(offsets) or len(offsets) != 2 or len(shape) > 8:
         raise ValueError(f"{where} must have a shape of at most 8 sizes and two data_offsets, all whole numbers")
-    dtype, count = DTYPES[entry["dtype"]], product(shape)
+    dtype, count = DTYPES[entry["dtype"]], math.prod(shape)
     begin, end = offsets
     if not begin <= end <= len(body) or end - begin != count * dtype.itemsize:
         raise ValueError(f"{where} of shape {shape} does not fit bytes {begin} to {end} of {len(body)}")
@@ -100,72 +98,10 @@ def whole_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value)
 
 
-def product(sizes: list[int] | tuple[int, ...]) -> int:
-    """The product, of whole numbers of any size."""
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
-
-
-Array = NDArray[np.float32]
 # How a weight may be stored; of equal sizes the writer takes the first, which is the quickest to read.
 STORAGES = ("dense", "mask", "gaps")
 # No layer of a network of this class has so many weights; a larger declared size is an error or an attack.
 MAX_ELEMENTS = 1 << 27
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A weight of the network as the file has it, until it is used.
-
-    Attributes:
-        shape: its shape.
-        values: the stored values; may contain zeros.
-        storage: "dense", "mask" or "gaps".
-        index: the mask or the gaps.
-    """
-
-    shape: tuple[int, ...]
-    values: Array
-    storage: str = "dense"
-    index: NDArray[Any] | None = None
-
-    def _places(self) -> NDArray[np.int64]:
-        """Flat places of the stored values in ascending order."""
-        if self.index is None:
-            return np.arange(self.values.size)
-        return _mask_places(self.index) if self.storage == "mask" else _gap_places(self.index)
-
-    def dense(self) -> Array:
-        """All of it, zeros included."""
-        if self.index is None:
-            return self.values.reshape(self.shape)
-        flat = np.zeros(product(self.shape), np.float32)
-        flat[self._places()] = self.values
-        return flat.reshape(self.shape)
-
-    def nonzeros(self) -> tuple[NDArray[np.int64], Array]:
-        """Flat places and values of the nonzeros."""
-        flat = self.values.reshape(-1)
-        kept = np.flatnonzero(flat)
-        return (kept if self.index is None else self._places()[kept]), flat[kept]
-
-    def count(self) -> int:
-        """The number of nonzeros."""
-        return int(np.count_nonzero(self.values))
-
-    def reshaped(self, shape: tuple[int, ...]) -> Weight:
-        """The same numbers in another shape."""
-        return replace(self, shape=shape)
-
-
-def _mask_places(mask: NDArray[Any]) -> NDArray[np.int64]:
-    return np.flatnonzero(np.unpackbits(mask, bitorder="little"))
-
-
-def _gap_places(gaps: NDArray[Any]) -> NDArray[np.int64]:
-    return np.cumsum(gaps.astype(np.int64) + 1) - 1
 
 
 def read_weight(name: str, entry: Any, tensors: Mapping[str, NDArray[Any]]) -> Weight:
@@ -177,7 +113,7 @@ def read_weight(name: str, entry: Any, tensors: Mapping[str, NDArray[Any]]) -> W
     if not isinstance(entry, dict) or entry.get("storage") not in STORAGES or not whole_numbers(entry.get("shape")):
         raise ValueError(f"weight {name!r} must have a shape and a storage of {', '.join(STORAGES)}")
     shape = tuple(entry["shape"])
-    count = product(shape)
+    count = math.prod(shape)
     if len(shape) > 6 or count > MAX_ELEMENTS:
         raise ValueError(f"weight {name!r} of shape {shape} is too large: at most 6 axes and {MAX_ELEMENTS} numbers")
     if entry["storage"] == "dense":
@@ -221,15 +157,7 @@ def _gaps(name: str, count: int, stored: int, tensors: Mapping[str, NDArray[Any]
 
 
 def stored(name: str, weight: Array) -> tuple[str, dict[str, NDArray[Any]]]:
-    """The smallest of the three forms.
-
-    Args:
-        name: of the weight.
-        weight: with zeros.
-
-    Returns:
-        The name of the form, and the tensors of the file by their names.
-    """
+    """The smallest form of a weight with zeros: the form's name, and the tensors of the file by their names."""
     # Biases and norms stay whole: kernels read them as they are.
     if weight.ndim < 2:
         return "dense", {name: weight}

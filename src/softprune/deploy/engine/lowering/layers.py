@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +24,8 @@ from softprune.deploy.engine.lowering.elementwise import (
     owned,
 )
 from softprune.deploy.engine.lowering.reduction import add_softmax
-from softprune.deploy.format.graph import Op
+from softprune.deploy.format.graph import Op, Weight
 from softprune.deploy.format.shapes import Shape
-from softprune.deploy.format.storage import Weight, product
 
 
 def lower_conv(b: Builder, op: Op) -> None:
@@ -221,7 +221,7 @@ class Job:
     @property
     def rows(self) -> int:
         """Rows of the input."""
-        return product(self.shape[:-1])
+        return math.prod(self.shape[:-1])
 
 
 def lower_linear(b: Builder, op: Op) -> None:

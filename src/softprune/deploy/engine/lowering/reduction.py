@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from numpy.typing import NDArray
 
 from softprune.deploy.engine.builder import Array, Builder
 from softprune.deploy.engine.library import Pool, Reduce, Resize
 from softprune.deploy.engine.lowering.elementwise import copy
 from softprune.deploy.format.graph import Op
-from softprune.deploy.format.storage import product
+from softprune.deploy.format.spatial import interpolation
 
 MEAN, SOFTMAX, LAYER_NORM = range(3)
 
@@ -77,7 +78,7 @@ def lower_layer_norm(b: Builder, op: Op) -> None:
     if not out.size:
         return
     count = len(op.fields["axes"])
-    inner = product(source.shape[source.ndim - count :])
+    inner = math.prod(source.shape[source.ndim - count :])
     shape = (*source.shape[: source.ndim - count], inner)
     if not source[0:1].flags.c_contiguous or not source.flags.c_contiguous:
         mine = b.temporary(source.shape)
@@ -134,39 +135,12 @@ def lower_resize(b: Builder, op: Op) -> None:
     source, out = b.arrays[op.inputs[0]], b.new(op.output)
     if not out.size:
         return
-    tables = []
+    indices, shares = [], []
     for axis in (0, 1):
-        before, after = source.shape[axis + 2], out.shape[axis + 2]
-        scale = op.fields.get("scale")
-        ratio = before / after if scale is None else 1.0 / scale[axis]
-        if op.fields["mode"] == "nearest":
-            tables.append(_nearest(before, after, ratio))
-        else:
-            tables.append(_bilinear(before, after, ratio, corners=bool(op.fields.get("align_corners"))))
-    (y0, y1, wy), (x0, x1, wx) = tables
-    arrays = (y0, y1, x0, x1, wy, wx)
-    record = Resize(b.arena.base(out), b.arena.base(source), _strides(out), _strides(source))
-    for name, array in zip(("y0", "y1", "x0", "x1", "wy", "wx"), arrays, strict=True):
-        setattr(record, name, array.ctypes.data)
-    record.images, record.channels, record.out_height, record.out_width = out.shape
-    b.program.add(op.path, "resize", record, list(arrays))
-
-
-Table = tuple[NDArray[np.int32], NDArray[np.int32], Array]
-
-
-def _nearest(before: int, after: int, ratio: float) -> Table:
-    # Single precision decides which pixel is nearest where a place falls between two.
-    places = np.floor(np.arange(after, dtype=np.float32) * np.float32(ratio)).astype(np.int64)
-    index = np.minimum(places, before - 1).astype(np.int32)
-    return index, index, np.zeros(after, np.float32)
-
-
-def _bilinear(before: int, after: int, ratio: float, *, corners: bool) -> Table:
-    steps = np.arange(after, dtype=np.float32)
-    if corners:
-        places = steps * np.float32((before - 1) / (after - 1) if after > 1 else 0.0)
-    else:
-        places = np.maximum((steps + np.float32(0.5)) * np.float32(ratio) - np.float32(0.5), np.float32(0))
-    low = np.minimum(places.astype(np.int32), before - 1)
-    return low, np.minimum(low + 1, before - 1), np.clip(places - low, 0, 1).astype(np.float32)
+        low, high, share = interpolation(op.fields, axis, source.shape[axis + 2], out.shape[axis + 2])
+        indices += [low.astype(np.int32), high.astype(np.int32)]
+        shares.append(share)
+    tables = [*indices, *shares]
+    pointers = [table.ctypes.data for table in tables]
+    record = Resize(b.arena.base(out), b.arena.base(source), _strides(out), _strides(source), *pointers, *out.shape)
+    b.program.add(op.path, "resize", record, tables)
