@@ -1,4 +1,4 @@
-"""Write the tables of docs/config.md, docs/recipes.md and docs/sweep.md from the models and the recipes.
+"""Write the tables of docs/config.md, docs/data.md, docs/recipes.md and docs/sweep.md from what they are about.
 
 Usage: python tools/make_reference.py [--check]
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from softprune.records import write_text
 from softprune.train.config.reference import key_table, section_table
 from softprune.train.config.run import RecipeInfo, recipes
+from softprune.train.data.datasets import DATA_SETS
 from softprune.train.sweep.config import SweepConfig
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -29,6 +30,18 @@ def recipe_table() -> str:
 def recipe_notes() -> str:
     """What to mind about some of the recipes."""
     return "\n".join(f"- `{r.name}`: {r.expected['note']}" for r in recipes() if "note" in r.expected)
+
+
+def data_table() -> str:
+    """Every data set with its size, its augmentation, its files and its licence."""
+    rows = ["| name | samples | what changes in training samples | where it looks | licence |"]
+    rows.append("| --- | --- | --- | --- | --- |")
+    for data in DATA_SETS.values():
+        shape = " x ".join(str(side) for side in data.example_shape(image_size=224)[1:])
+        count = "yours" if data.classes is None else f"{data.sizes[0]:,} + {data.sizes[1]:,}"
+        size = f"{count}, {shape}" + (f", {data.classes} classes" if data.classes else "")
+        rows.append(f"| `{data.name}` | {size} | {data.augmentation} | {data.places} | {data.licence} |")
+    return "\n".join(rows)
 
 
 def _row(recipe: RecipeInfo) -> str:
@@ -57,12 +70,13 @@ def pages() -> dict[Path, str]:
     """The pages as they should be."""
     tables = {
         "keys": key_table,
+        "data": data_table,
         "recipes": recipe_table,
         "notes": recipe_notes,
         "sweep": lambda: section_table(SweepConfig),
     }
     made = {}
-    for path in (DOCS / "config.md", DOCS / "recipes.md", DOCS / "sweep.md"):
+    for path in (DOCS / f"{page}.md" for page in ("config", "data", "recipes", "sweep")):
         text = path.read_text(encoding="utf-8")
         for name in re.findall(r"^<!-- begin (\w+) -->$", text, re.M):
             block = re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.S)

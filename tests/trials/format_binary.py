@@ -36,7 +36,7 @@ from softprune.train.config import RunConfig
 from softprune.train.data.cifar import PIXELS, _read_binary, _read_python
 from softprune.train.data.files import Counts, read_idx, read_wav
 from softprune.train.data.har import FOLDER, SIGNALS, STEPS, read_har2
-from softprune.train.data.images import open_rgb
+from softprune.train.data.image_folder import open_rgb
 from softprune.train.data.speech import read_features
 from softprune.train.document import write_yaml
 from softprune.train.load_run import read_weights
@@ -215,11 +215,11 @@ def _data(seeds: Path) -> Iterator[Format]:
     plain = (idx(images), idx(np.arange(10, dtype=np.uint8)))
 
     def read_plain(content: bytes, seed: int, folder: Path, dice: random.Random) -> str:
-        read_idx(_placed(folder / "i", content), shapes[seed], name="mnist")
+        read_idx(_placed(folder / "i", content), shapes[seed])
         return "read"
 
     def read_compressed(content: bytes, seed: int, folder: Path, dice: random.Random) -> str:
-        read_idx(_placed(folder / "i.gz", content), shapes[seed], name="mnist")
+        read_idx(_placed(folder / "i.gz", content), shapes[seed])
         return "read"
 
     yield Format("idx", "bytes", plain, read_plain, 60)
@@ -254,7 +254,7 @@ def _sequences(seeds: Path) -> Iterator[Format]:
     """Sound and motion: wav, ready features, HAR as text and as zip."""
     noise = np.random.default_rng(0)
     clip = wav(noise.integers(-99, 99, 40))
-    yield Format("wav", "bytes", (clip,), _file("a.wav", lambda path: read_wav(path, name="google12", longest=99)), 60)
+    yield Format("wav", "bytes", (clip,), _file("a.wav", lambda path: read_wav(path, longest=99)), 60)
     write_features(seeds / "features.zip")
     features = (seeds / "features.zip").read_bytes()
     yield Format("features zip", "zip", (features,), _file("f.zip", lambda path: read_features(path, "training")), 4)

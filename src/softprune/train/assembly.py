@@ -26,7 +26,7 @@ from softprune.forecast.propose import Proposal, propose
 from softprune.nn.catalog import build
 from softprune.train.config import RunConfig
 from softprune.train.config.goal import parse_match
-from softprune.train.data.catalog import open_data
+from softprune.train.data.datasets import open_data
 from softprune.train.data.source import Source
 from softprune.train.processes import Processes
 from softprune.train.schedule import schedule_function, stretch

@@ -19,18 +19,12 @@ from softprune.nn.catalog import build
 from softprune.structure.gates import gates_for, gates_on
 from softprune.train.assembly import assemble, fitting, make_optimizer, open_source, proposed, sparsify_arguments
 from softprune.train.config import RunConfig
-from softprune.train.data.catalog import known_shape
+from softprune.train.data.datasets import DATA_SETS
 from softprune.train.data.source import Epoch
 from softprune.train.load_run import initial_weights
 from softprune.train.processes import join_processes
 from softprune.train.schedule import schedule_function, stretch
 from softprune.train.trainer import Stepper
-
-# Training samples of the data sets whose size is fixed; an image folder is taken to be ImageNet-1K.
-SIZES = {
-    "digits": 1_280, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000, "image-folder": 1_281_167,
-    "har2": 7_352, "google12": 22_246,
-}  # fmt: skip
 
 
 def rehearse(config: RunConfig) -> str:
@@ -73,12 +67,12 @@ def rehearse(config: RunConfig) -> str:
 
 
 def _data(config: RunConfig) -> tuple[int, tuple[int, ...]]:
-    name = config.data.name
+    known = DATA_SETS.get(config.data.name)
     # What is kept for choosing is missing from the training samples; only the data know how much that is.
-    if name not in SIZES or config.data.held != "test":
+    if known is None or config.data.held != "test":
         source = open_source(config)
         return source.train_size, source.example_shape
-    return config.data.subset or SIZES[name], known_shape(name, image_size=config.data.image_size)
+    return config.data.subset or known.sizes[0], known.example_shape(image_size=config.data.image_size)
 
 
 def _forecast(

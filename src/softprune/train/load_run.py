@@ -23,8 +23,7 @@ from softprune.records import CONFIG
 from softprune.train.assembly import Assembly, assemble, fitting, load_weights_, open_source, sparsify_arguments
 from softprune.train.checkpoints import BEST, Checkpoint, Checkpoints, read_checkpoint, restore_weights, weights_prefix
 from softprune.train.config import RunConfig
-from softprune.train.config.sections import is_factory
-from softprune.train.data.catalog import known_shape
+from softprune.train.data.datasets import DATA_SETS
 from softprune.train.data.source import Epoch, Source
 from softprune.train.processes import Processes, join_processes
 from softprune.train.run_folder import RunFolder
@@ -238,10 +237,11 @@ def plain_weights(folder: Path, *, wanted_by: RunConfig | None = None) -> dict[s
     model = build(config.model.name, config.model.args)
     raw = {_MANAGED.sub(r".\1", key.removeprefix(prefix)): value for key, value in tensors.items()}
     fitting(model, {key: raw[key] for key in model.state_dict() if key in raw}, origin=str(folder))
-    if is_factory(config.data.name):
+    known = DATA_SETS.get(config.data.name)
+    if known is None:
         shape = open_source(wanted_by or config).example_shape
     else:
-        shape = known_shape(config.data.name, image_size=config.data.image_size)
+        shape = known.example_shape(image_size=config.data.image_size)
     example = torch.zeros(shape)
     # The method is that of the checkpoint: the configuration may have left s_init to be proposed.
     method, wanted = from_config(facts["sparsifier"]["method"]), sparsify_arguments(config, model, example)

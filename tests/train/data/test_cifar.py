@@ -16,8 +16,8 @@ from data_files import (
 from PIL import Image
 from real_data import data_root
 
-from softprune.train.data.catalog import open_data
 from softprune.train.data.cifar import BINARY, LAYOUTS, NORMALISE, PNG, PYTHON, TEST_FILE, TRAIN_FILES, read_cifar10
+from softprune.train.data.datasets import open_data
 from softprune.train.data.files import Counts
 from softprune.train.data.source import Epoch
 
@@ -72,7 +72,7 @@ def test_every_file_is_checked_against_its_sum(tmp_path, kind):
 def test_the_official_sums_refuse_other_files(tmp_path):
     write_cifar_binary(tmp_path)
     with pytest.raises(ValueError, match=r"data_batch_1\.bin: expected the sha1 sum aadd24ac.*of 12,292 bytes.*kriz"):
-        read_cifar10(tmp_path)
+        open_data("cifar10", root=tmp_path)
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -85,7 +85,7 @@ def test_an_absent_file_is_named(tmp_path, kind):
 
 def test_an_empty_root_is_named_with_the_way_to_get_the_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no files of cifar10 there.*cifar-10-batches-bin") as caught:
-        read_cifar10(tmp_path / "nowhere")
+        open_data("cifar10", root=tmp_path / "nowhere")
     assert str(tmp_path / "nowhere") in str(caught.value)
 
 

@@ -70,8 +70,8 @@ def test_training_sequences_are_changed_before_they_are_normalised_and_test_sequ
         ("har2", {"rotate": 200}, "rotate is 0 to 180 degrees; got 200"),
         ("har2", {"rotate": -1}, "rotate is 0 to 180 degrees; got -1"),
         ("har2", {"shift": -1}, "shift is 0 or more steps; got -1"),
-        ("google12", {"rotate": 10}, "rotate is for har2"),
-        ("digits", {"shift": 2}, "shift is for har2 and google12"),
+        ("google12", {"rotate": 10}, "rotate=10 has no effect with google12, only with har2$"),
+        ("digits", {"shift": 2}, "shift=2 has no effect with digits, only with har2 and google12"),
     ],
 )
 def test_changes_that_do_not_suit_the_data_are_refused(name, arguments, message):

@@ -71,7 +71,7 @@ def test_a_truncated_zip_is_refused(original, tmp_path, cut):
     path = zipped(original[0], tmp_path / f"{FOLDER}.zip")
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(ValueError, match=r"UCI HAR Dataset\.zip: expected a whole zip file, found: .*data set 240"):
-        read_har2(path, counts=HAR_COUNTS)
+        open_data("har2", root=path)
 
 
 def test_a_zip_with_a_damaged_file_is_refused(original, tmp_path):
@@ -96,7 +96,7 @@ def test_another_zip_is_refused(tmp_path):
 def test_a_folder_without_the_files_is_named(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=f"{name}: no files of har2 there.*data set 240"):
-        read_har2(tmp_path / name)
+        open_data("har2", root=tmp_path / name)
 
 
 def test_a_missing_signal_is_named(root):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from softprune.train.data.images import open_rgb
+from softprune.train.data.image_folder import open_rgb
 
 GRADIENT = np.linspace(0, 255, 16 * 16).astype(np.uint8).reshape(16, 16)
 

@@ -11,8 +11,8 @@ from PIL import Image
 from real_data import shared
 
 from softprune.train.data.augment import Draws, Purpose, central_box, random_box, resized
-from softprune.train.data.catalog import open_data
-from softprune.train.data.images import NORMALISE, open_rgb, read_image_folder
+from softprune.train.data.datasets import open_data
+from softprune.train.data.image_folder import NORMALISE, open_rgb, read_image_folder
 from softprune.train.data.source import Epoch
 
 
@@ -27,8 +27,7 @@ def test_labels_follow_the_sorted_folders_and_files_are_sorted(tmp_path):
     nested = tmp_path / "train" / "n02" / "images"
     nested.mkdir()
     shutil.move(tmp_path / "train" / "n02" / "n02_3.JPEG", nested / "n02_3.JPEG")
-    train, test, classes = read_image_folder(tmp_path)
-    assert classes == ["n01", "n02"]
+    train, test = read_image_folder(tmp_path)
     assert train.labels.tolist() == [0] * 4 + [1] * 4
     assert test.labels.tolist() == [0, 0, 1, 1]
     names = [train.path(index).relative_to(tmp_path / "train").as_posix() for index in range(8)]
@@ -38,7 +37,7 @@ def test_labels_follow_the_sorted_folders_and_files_are_sorted(tmp_path):
 
 def test_a_training_image_is_cropped_resized_and_mirrored_by_its_own_numbers(tmp_path):
     write_image_folder(tmp_path)
-    train, _, _ = read_image_folder(tmp_path, image_size=16)
+    train, _ = read_image_folder(tmp_path, image_size=16)
     draws, indices = Draws(seed=1, epoch=2), torch.tensor([5, 0, 3, 6])
     images, labels = train.batch(indices, draws=draws)
     assert images.shape == (4, 3, 16, 16)
@@ -68,7 +67,7 @@ def test_a_training_image_is_cropped_resized_and_mirrored_by_its_own_numbers(tmp
 
 def test_a_test_image_is_resized_and_its_centre_cut_out(tmp_path):
     write_image_folder(tmp_path)
-    _, test, _ = read_image_folder(tmp_path)
+    _, test = read_image_folder(tmp_path)
     images, _ = test.batch(torch.tensor([2]), draws=None)
     image = open_rgb(test.path(2)).resize(resized(40, 30, short=256), Image.Resampling.BILINEAR)
     assert image.size == (341, 256)
@@ -77,7 +76,7 @@ def test_a_test_image_is_resized_and_its_centre_cut_out(tmp_path):
 
 def test_without_augmentation_training_images_are_treated_as_test_images(tmp_path):
     write_image_folder(tmp_path)
-    train, _, _ = read_image_folder(tmp_path, augment=False, image_size=16)
+    train, _ = read_image_folder(tmp_path, augment=False, image_size=16)
     plain, _ = train.batch(torch.arange(8), draws=None)
     assert torch.equal(train.batch(torch.arange(8), draws=Draws(0, 0))[0], plain)
 
@@ -112,7 +111,7 @@ def test_a_broken_image_is_named_also_from_a_worker(tmp_path, workers):
 
 def test_folders_that_do_not_fit_are_refused_by_name(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"train: there is no such folder.*train/<class>/"):
-        read_image_folder(tmp_path)
+        open_data("image-folder", root=tmp_path)
     (tmp_path / "train").mkdir()
     with pytest.raises(FileNotFoundError, match="train: expected one folder for each class"):
         read_image_folder(tmp_path)

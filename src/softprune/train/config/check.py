@@ -9,7 +9,6 @@ from softprune.methods.registry import from_config
 from softprune.train.config.goal import GoalConfig
 from softprune.train.config.method import PROPOSE, MethodConfig, method_defaults
 from softprune.train.config.sections import (
-    DATASETS,
     DataConfig,
     OptimizerConfig,
     Problem,
@@ -18,13 +17,13 @@ from softprune.train.config.sections import (
     Section,
     shown,
 )
+from softprune.train.data.datasets import without_effect
 
 if TYPE_CHECKING:
     from softprune.train.config.run import RunConfig
 
 # Section, key -> the names that use the key. A value that nothing uses is a mistake, not a detail.
 _USED_BY: dict[tuple[str, str], tuple[str, ...]] = {
-    ("data", "normalise"): ("cifar10", "image-folder"),
     ("optimizer", "momentum"): ("sgd",),
     ("optimizer", "nesterov"): ("sgd",),
     ("optimizer", "betas"): ("adam", "adamw"),
@@ -46,7 +45,7 @@ def contradictions(config: RunConfig) -> list[Problem]:
         *_optimizer(config.optimizer),
         *_schedule(config.schedule, config.epochs),
         *_batch(config),
-        *_data(config),
+        *_data(config.data),
         *_units(config),
         *(_thresholds(config) if config.goal is None else _goal(config)),
     ]
@@ -98,18 +97,10 @@ def _batch(config: RunConfig) -> Iterator[Problem]:
         yield Problem("accumulate", f"{config.accumulate} does not divide the batch of {config.batch} evenly")
 
 
-def _data(config: RunConfig) -> Iterator[Problem]:
-    data = config.data
-    if data.held == "validation" and data.name not in ("har2", "google12"):
-        yield Problem("data.held", f"validation has no effect with {data.name}, only with har2 and google12")
-    if data.rotate and data.name != "har2":
-        yield Problem("data.rotate", f"has no effect with {data.name}, only with har2; leave it out")
-    if data.shift and data.name not in ("har2", "google12"):
-        yield Problem("data.shift", f"has no effect with {data.name}, only with har2 and google12; leave it out")
-    if data.name != "image-folder" and data.image_size != DataConfig.model_fields["image_size"].default:
-        yield Problem("data.image_size", f"{data.image_size} has no effect with {data.name}, only with image-folder")
-    if data.name not in DATASETS and (data.root is not None or data.subset is not None or not data.augment):
-        yield Problem("data", f"root, subset and augment have no effect on {data.name}, which makes its own data")
+def _data(data: DataConfig) -> Iterator[Problem]:
+    for key, problem in without_effect(data.name, data.model_dump()):
+        value, default = getattr(data, key), DataConfig.model_fields[key].default
+        yield Problem(f"data.{key}", f"{shown(value)} {problem}; leave it out, or set it back to {shown(default)}")
 
 
 def _units(config: RunConfig) -> Iterator[Problem]:

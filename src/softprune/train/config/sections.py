@@ -13,6 +13,7 @@ from pydantic_core import CoreSchema
 
 from softprune.nn.catalog import NETWORKS
 from softprune.ops.units import Units
+from softprune.train.data.datasets import DATA_SETS
 
 # What is wrong with a configuration, said so that it can be put right.
 
@@ -176,7 +177,6 @@ def refuse_code(named: Iterable[tuple[str, str]], *, origin: str) -> None:
 # Where the network and the data come from.
 
 
-DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10", "image-folder", "har2", "google12")
 _OWN = ", nor package.module:factory"
 
 
@@ -202,7 +202,7 @@ class ModelConfig(Named):
 class DataConfig(Named):
     """The data."""
 
-    name: str = Field(description=f"One of {', '.join(DATASETS)}, or package.module:factory of your own.")
+    name: str = Field(description=f"One of {', '.join(DATA_SETS)}, or package.module:factory of your own.")
     root: str | None = Field(
         default=None,
         description="Folder that holds the files; null looks in ./data and where the system installs them.",
@@ -241,8 +241,8 @@ class DataConfig(Named):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in DATASETS and not is_factory(name):
-            raise ValueError(unknown_choice(name, DATASETS, also=_OWN))
+        if name not in DATA_SETS and not is_factory(name):
+            raise ValueError(unknown_choice(name, list(DATA_SETS), also=_OWN))
         return name
 
 

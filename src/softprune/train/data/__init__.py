@@ -1,7 +1,6 @@
 """The data room: every data set as one kind of object, a ``Source`` of batches."""
 
-from softprune.train.data.catalog import open_data
-from softprune.train.data.files import where_to_get
+from softprune.train.data.datasets import open_data, where_to_get
 from softprune.train.data.loader import LoaderSource
 from softprune.train.data.source import Batch, Epoch, Source
 

@@ -1,7 +1,9 @@
-"""The three layouts that CIFAR-10 comes in, each read to the same records.
+"""CIFAR-10: 50,000 + 10,000 colour images of 32 x 32 pixels, in any of the three layouts that it comes in.
 
-A record is one label byte and 3,072 pixel bytes (the red, green and blue planes, row by row), as in the official
-binary files. Every file is checked against a published sum.
+Each layout is read to the same records: one label byte and 3,072 pixel bytes (the red, green and blue planes, row by
+row), as in the official binary files. Every file is checked against a published sum.
+
+Reference: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from torch import Tensor
 
 from softprune.train.data.array_pickle import load_arrays
 from softprune.train.data.augment import CropFlip, Normalise
-from softprune.train.data.files import Counts, check_labels, damaged, missing, read_bounded, read_json
-from softprune.train.data.images import open_rgb
+from softprune.train.data.files import Counts, DamagedError, MissingError, check_labels, read_bounded, read_json
+from softprune.train.data.image_folder import open_rgb
 from softprune.train.data.source import MemorySamples
 
 PIXELS = 3 * 32 * 32
@@ -55,15 +57,14 @@ class Layout:
     def records(self, folder: Path, file: str) -> Records:
         path = folder / f"{file}{self.suffix}"
         if not path.is_file():
-            raise missing(path, "the file is not there", name="cifar10")
+            raise MissingError(f"{path}: the file is not there")
         return self.read(path, self.algorithm, self.sums[file])
 
 
 def _check_sum(path: Path, content: bytes, algorithm: str, wanted: str) -> bytes:
     found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
     if found != wanted:
-        problem = f"expected the {algorithm} sum {wanted}, found {found} of {len(content):,} bytes"
-        raise damaged(path, problem, name="cifar10")
+        raise DamagedError(f"{path}: expected the {algorithm} sum {wanted}, found {found} of {len(content):,} bytes")
     return content
 
 
@@ -73,39 +74,40 @@ def _records(path: Path, pixels: Records, labels: object) -> Records:
     numbers = labels if isinstance(labels, list) else []
     right = [label for label in numbers if type(label) is int and 0 <= label < 10]
     if not len(right) == len(numbers) == len(pixels):
-        problem = f"expected {len(pixels)} labels from 0 to 9, found {len(right)} among {len(numbers)}"
-        raise damaged(path, problem, name="cifar10")
+        raise DamagedError(
+            f"{path}: expected {len(pixels)} labels from 0 to 9, found {len(right)} among {len(numbers)}"
+        )
     return np.concatenate([np.array(right, np.uint8)[:, None], pixels], axis=1)
 
 
 def _read_binary(path: Path, algorithm: str, wanted: str) -> Records:
-    content = _check_sum(path, read_bounded(path, IMAGES * (1 + PIXELS), name="cifar10"), algorithm, wanted)
+    content = _check_sum(path, read_bounded(path, IMAGES * (1 + PIXELS)), algorithm, wanted)
     if len(content) % (1 + PIXELS):
-        raise damaged(path, f"expected records of {1 + PIXELS} bytes, found {len(content):,} bytes", name="cifar10")
+        raise DamagedError(f"{path}: expected records of {1 + PIXELS} bytes, found {len(content):,} bytes")
     return np.frombuffer(content, np.uint8).reshape(-1, 1 + PIXELS)
 
 
 def _read_python(path: Path, algorithm: str, wanted: str) -> Records:
     # The sum shows damage, not intent: whoever can change the file may know a way around it, so the reader is safe too.
-    content = _check_sum(path, read_bounded(path, MAX_BYTES, name="cifar10"), algorithm, wanted)
+    content = _check_sum(path, read_bounded(path, MAX_BYTES), algorithm, wanted)
     try:
         batch = load_arrays(content)
     except ValueError as error:
-        raise damaged(path, str(error), name="cifar10") from error
+        raise DamagedError(f"{path}: {error}") from error
     pixels = batch.get(b"data") if isinstance(batch, dict) else None
     if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape[1:] != (PIXELS,):
-        raise damaged(path, f"expected uint8 data [n, {PIXELS}], found something else", name="cifar10")
+        raise DamagedError(f"{path}: expected uint8 data [n, {PIXELS}], found something else")
     return _records(path, pixels, batch.get(b"labels"))
 
 
 def _read_png(path: Path, algorithm: str, wanted: str) -> Records:
     labels_path = path.parent / ("test_lables.json" if path.stem == TEST_FILE else "train_lables.json")
     if not labels_path.is_file():
-        raise missing(labels_path, "the file is not there", name="cifar10")
-    labels = read_json(labels_path, MAX_LABELS, name="cifar10")
-    image = np.asarray(open_rgb(path, name="cifar10", pixels=IMAGES * PIXELS // 3))
+        raise MissingError(f"{labels_path}: the file is not there")
+    labels = read_json(labels_path, MAX_LABELS)
+    image = np.asarray(open_rgb(path, pixels=IMAGES * PIXELS // 3))
     if image.shape[1:] != (PIXELS // 3, 3):
-        raise damaged(path, f"expected {PIXELS // 3} pixels a row, one image each, found {image.shape}", name="cifar10")
+        raise DamagedError(f"{path}: expected {PIXELS // 3} pixels a row, one image each, found {image.shape}")
     pixels = image.transpose(0, 2, 1).reshape(len(image), -1)
     first = 0 if path.stem == TEST_FILE else TRAIN_FILES.index(path.stem) * len(image)
     labels = labels[first : first + len(image)] if isinstance(labels, list) else labels
@@ -136,11 +138,6 @@ _PYTHON_SUMS = {
 BINARY = Layout("cifar-10-batches-bin", ".bin", "sha1", _BINARY_SUMS, _read_binary)
 PYTHON = Layout("cifar-10-batches-py", "", "md5", _PYTHON_SUMS, _read_python)
 PNG = Layout("package", ".png", "sha1", _BINARY_SUMS, _read_png)
-
-
-# CIFAR-10: 50,000 + 10,000 colour images of 32 x 32 pixels, ten classes.
-#
-# Reference: A. Krizhevsky, "Learning multiple layers of features from tiny images", 2009.
 
 
 COUNTS = Counts(train=(5000,) * 10, test=(1000,) * 10)
@@ -180,11 +177,11 @@ def _find(root: Path, layouts: Sequence[Layout]) -> tuple[Path, Layout]:
         for folder in (root, root / layout.folder, root / "cifar10" / layout.folder):
             if any((folder / f"{file}{layout.suffix}").is_file() for file in (*TRAIN_FILES, TEST_FILE)):
                 return folder, layout
-    raise missing(root, "no files of cifar10 there", name="cifar10")
+    raise MissingError(f"{root}: no files of cifar10 there")
 
 
 def _read(folder: Path, layout: Layout, files: Sequence[str], counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     records = np.concatenate([layout.records(folder, file) for file in files])
     labels = torch.from_numpy(records[:, 0].astype(np.int64))
-    check_labels(labels, counts, path=folder, name="cifar10")
+    check_labels(labels, counts, folder)
     return torch.from_numpy(np.ascontiguousarray(records[:, 1:])).view(-1, 3, 32, 32), labels

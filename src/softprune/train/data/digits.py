@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from softprune.train.data.augment import CropFlip, Normalise
-from softprune.train.data.files import Counts, check_labels, missing, read_idx
+from softprune.train.data.files import Counts, MissingError, check_labels, read_idx
 from softprune.train.data.source import MemorySamples
 
-# Handwritten digits: 1,797 real 8x8 images that ship inside scikit-learn, so nothing is downloaded.
-
-
-TRAIN_IMAGES = 1280
+TRAIN_IMAGES, TEST_IMAGES = 1280, 517
+SIDE = 28  # of MNIST's images
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,11 @@ def load_digits() -> Digits:
     return Digits(images[:TRAIN_IMAGES], targets[:TRAIN_IMAGES], images[TRAIN_IMAGES:], targets[TRAIN_IMAGES:])
 
 
-# MNIST and Fashion-MNIST: 60,000 + 10,000 grey images of 28 x 28 pixels, ten classes, in idx files.
-
-
-SIDE = 28
+def read_digits() -> tuple[MemorySamples, MemorySamples]:
+    """Training and test samples of the digits, in 0 to 1 as they are."""
+    digits = load_digits()
+    train = MemorySamples(digits.train_images, digits.train_labels)
+    return train, MemorySamples(digits.test_images, digits.test_labels)
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class IdxSet:
     """One data set in MNIST's four files.
 
     Args:
-        name: what the data set is called.
+        name: for messages.
         counts: of each class; they tell the two data sets apart, whose files have the same names.
         normalise: mean and deviation of the 60,000 training images.
         flip: whether a mirrored image is still of its class.
@@ -101,7 +100,7 @@ def read_mnist(
     """Training and test samples.
 
     Args:
-        about: which of the two.
+        about: MNIST or FASHION_MNIST.
         root: the folder with the files, or one above it; without one ``data``, or where the system has them.
         augment: move the training images by up to four pixels, and mirror those of Fashion-MNIST.
         counts: what the files must contain, if they are not the official ones.
@@ -109,8 +108,8 @@ def read_mnist(
     folder = _folder(about, root)
     counts = counts or about.counts
     change = CropFlip(pad=4, flip=about.flip) if augment else None
-    train_images, train_labels = _read(about, folder, "train", counts.train)
-    test_images, test_labels = _read(about, folder, "t10k", counts.test)
+    train_images, train_labels = _read(folder, "train", counts.train)
+    test_images, test_labels = _read(folder, "t10k", counts.test)
     return (
         MemorySamples(train_images, train_labels, augment=change, normalise=about.normalise),
         MemorySamples(test_images, test_labels, normalise=about.normalise),
@@ -125,19 +124,19 @@ def _folder(about: IdxSet, root: Path | None) -> Path:
     for place in places:
         if any(place.glob("*-idx[13]-ubyte*")):
             return place
-    raise missing(top, f"no idx files of {about.name} there", name=about.name)
+    raise MissingError(f"{top}: no idx files of {about.name} there")
 
 
-def _read(about: IdxSet, folder: Path, part: str, counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    images = read_idx(_file(about, folder, f"{part}-images-idx3-ubyte"), (sum(counts), SIDE, SIDE), name=about.name)
-    path = _file(about, folder, f"{part}-labels-idx1-ubyte")
-    labels = read_idx(path, (sum(counts),), name=about.name).long()
-    check_labels(labels, counts, path=path, name=about.name)
+def _read(folder: Path, part: str, counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    images = read_idx(_file(folder / f"{part}-images-idx3-ubyte"), (sum(counts), SIDE, SIDE))
+    path = _file(folder / f"{part}-labels-idx1-ubyte")
+    labels = read_idx(path, (sum(counts),)).long()
+    check_labels(labels, counts, path)
     return images.unsqueeze(1), labels
 
 
-def _file(about: IdxSet, folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise missing(folder / name, "neither this file nor the same with .gz is there", name=about.name)
+def _file(path: Path) -> Path:
+    for each in (path, path.with_name(f"{path.name}.gz")):
+        if each.is_file():
+            return each
+    raise MissingError(f"{path}: neither this file nor the same with .gz is there")

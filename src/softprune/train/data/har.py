@@ -6,11 +6,9 @@ The two classes are those of FastGRNN (Kusupati et al., 2018).
 
 from __future__ import annotations
 
-import io
 import warnings
-import zipfile
-import zlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +16,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from softprune.train.data.files import Counts, Member, Place, check_labels, damaged, missing, open_regular, read_bounded
-from softprune.train.data.source import Augment, Held, NormalisedSamples, Sequences, normalised
+from softprune.train.data.files import (
+    Counts,
+    DamagedError,
+    MissingError,
+    Place,
+    ZipEntry,
+    check_labels,
+    open_zip,
+    read_bounded,
+)
+from softprune.train.data.source import Augment, Held, MemorySamples, Sequences, normalised
 
-NAME = "har2"
 FOLDER = "UCI HAR Dataset"
 STEPS = 128
 SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
@@ -38,15 +44,9 @@ MAX_INNER = 128 << 20
 SUBJECTS = 30
 
 
-@dataclass(frozen=True)
-class _Part:
-    sequences: Sequences
-    subjects: Tensor
-
-
 def read_har2(
     root: Path | None, *, held: Held = "test", augment: Augment | None = None, counts: Counts = COUNTS
-) -> tuple[NormalisedSamples, NormalisedSamples]:
+) -> tuple[MemorySamples, MemorySamples]:
     """Training and test samples, normalised.
 
     Args:
@@ -54,61 +54,50 @@ def read_har2(
         held: "test" trains on all 21 training subjects; "validation" keeps four of them to test on.
         augment: what is done to training windows.
         counts: what the files must contain, if they are not the official ones.
-
-    Raises:
-        FileNotFoundError: if a file is not there.
-        ValueError: if a file is not what it should be.
     """
-    top = _find(root or Path("data"))
-    train = _read(top, "train", counts.train)
-    if held == "test":
-        return normalised(train.sequences, _read(top, "test", counts.test).sequences, augment)
-    kept = torch.isin(train.subjects, train.subjects.unique()[VALIDATION])
+    with _opened(root or Path("data")) as top:
+        train, subjects = _read(top, "train", counts.train)
+        if held == "test":
+            return normalised(train, _read(top, "test", counts.test)[0], augment)
+    kept = torch.isin(subjects, subjects.unique()[VALIDATION])
     if not kept.any():
-        raise ValueError(f"{top}: {len(train.subjects.unique())} training subjects are too few to keep a fifth of them")
-    return normalised(train.sequences.at(~kept), train.sequences.at(kept), augment)
+        raise ValueError(f"{top}: {len(subjects.unique())} training subjects are too few to keep a fifth of them")
+    return normalised(train.at(~kept), train.at(kept), augment)
 
 
-def _find(root: Path) -> Place:
+@contextmanager
+def _opened(root: Path) -> Iterator[Place]:
+    """The official folder, on the disk or in a zip."""
     for folder in (root, root / FOLDER, root / "uci_har" / FOLDER):
         if (folder / "train").is_dir() and any((folder / "train").glob("y_*.txt")):
-            return folder
+            yield folder
+            return
     for path in (root, root / f"{FOLDER}.zip", root / "uci_har" / f"{FOLDER}.zip"):
         if path.suffix == ".zip" and path.is_file():
-            return _inside(path)
-    raise missing(root, "no files of har2 there", name=NAME)
+            with open_zip(path) as outer, _unwrapped(outer) as top:
+                if not any(name.startswith(f"{FOLDER}/") for name in top.archive.namelist()):
+                    raise DamagedError(f"{path}: expected the folder {FOLDER!r} in the zip, found none")
+                yield top / FOLDER
+            return
+    raise MissingError(f"{root}: no files of har2 there")
 
 
-def _inside(path: Path) -> Member:
-    try:
-        archive = zipfile.ZipFile(open_regular(path, name=NAME))
-        archive.filename = str(path)  # for the messages
-        # What the repository hands out is a zip in a zip.
-        inner = Member(archive, f"{FOLDER}.zip")
-        if inner.is_file():
-            content = read_bounded(inner, MAX_INNER, name=NAME, kind="zip file")
-            archive = zipfile.ZipFile(io.BytesIO(content))
-            archive.filename = str(path)
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError) as error:
-        raise damaged(path, f"expected a whole zip file, found: {error}", name=NAME) from error
-    if not any(name.startswith(f"{FOLDER}/") for name in archive.namelist()):
-        raise damaged(path, f"expected the folder {FOLDER!r} in the zip, found none", name=NAME)
-    return Member(archive, FOLDER)
+def _unwrapped(outer: ZipEntry) -> AbstractContextManager[ZipEntry]:
+    """What the repository hands out is a zip in a zip."""
+    inner = outer / f"{FOLDER}.zip"
+    return open_zip(inner, MAX_INNER) if inner.is_file() else nullcontext(outer)
 
 
-def _read(top: Place, part: str, counts: tuple[int, ...]) -> _Part:
+def _read(top: Place, part: str, counts: tuple[int, ...]) -> tuple[Sequences, Tensor]:
+    """The windows of a part, and the subject of each."""
     folder, rows = top / part, sum(counts)
     path = folder / f"y_{part}.txt"
     labels = torch.tensor([CLASS_OF[activity] for activity in _codes(path, rows, len(CLASS_OF), "labels").tolist()])
-    check_labels(labels, counts, path=_named(path), name=NAME)
+    check_labels(labels, counts, path)
     subjects = torch.from_numpy(_codes(folder / f"subject_{part}.txt", rows, SUBJECTS, "subjects"))
     signals = folder / "Inertial Signals"
     columns = [_numbers(signals / f"{signal}_{part}.txt", rows * STEPS).reshape(rows, STEPS) for signal in SIGNALS]
-    return _Part(Sequences(torch.from_numpy(np.stack(columns, 2)), labels), subjects)
-
-
-def _named(place: Place) -> Path:
-    return Path(str(place))
+    return Sequences(torch.from_numpy(np.stack(columns, 2)), labels), subjects
 
 
 def _codes(place: Place, count: int, most: int, what: str) -> NDArray[np.int64]:
@@ -116,31 +105,25 @@ def _codes(place: Place, count: int, most: int, what: str) -> NDArray[np.int64]:
     found = _numbers(place, count)
     wrong = found[(found != np.trunc(found)) | (found < 1) | (found > most)]
     if len(wrong):
-        raise damaged(_named(place), f"expected the {what} 1 to {most}, found {wrong[0]:g}", name=NAME)
+        raise DamagedError(f"{place}: expected the {what} 1 to {most}, found {wrong[0]:g}")
     return found.astype(np.int64)
 
 
 def _numbers(place: Place, count: int) -> NDArray[np.float32]:
     """All numbers of a text file; another number of them, or anything else in it, is refused."""
     if not place.is_file():
-        raise missing(_named(place), "the file is not there", name=NAME)
-    content = read_bounded(place, MAX_WIDTH * count, name=NAME, kind="text file")
+        raise MissingError(f"{place}: the file is not there")
     try:
-        text = content.decode("ascii")
+        text = read_bounded(place, MAX_WIDTH * count, "text file").decode("ascii")
     except UnicodeDecodeError as error:
-        raise damaged(_named(place), f"expected a text file, found: {error}", name=NAME) from error
-    found = _parsed(text)
-    if len(found) != count or not np.isfinite(found).all():
-        problem = f"expected {count:,} numbers, found {len(found):,} up to the first that is none"
-        raise damaged(_named(place), problem, name=NAME)
-    return found
-
-
-def _parsed(text: str) -> NDArray[np.float32]:
-    """The numbers up to the first that is none; nothing where NumPy does not give these."""
+        raise DamagedError(f"{place}: expected a text file, found: {error}") from error
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # older releases stop there, newer ones raise
+        # At the first that is no number older releases of NumPy stop with a warning, newer ones raise.
+        warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            return np.fromstring(text, np.float32, sep=" ")
+            found = np.fromstring(text, np.float32, sep=" ")
         except ValueError:
-            return np.empty(0, np.float32)
+            found = np.empty(0, np.float32)
+    if len(found) != count or not np.isfinite(found).all():
+        raise DamagedError(f"{place}: expected {count:,} numbers, found {len(found):,} up to the first that is none")
+    return found

@@ -1,4 +1,6 @@
-"""The normalisation of sequences: which numbers, and what is done with them."""
+"""Data sets as a training loop meets them: epochs of batches, whose order and augmentation are pure functions of seed,
+epoch and sample.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from softprune.train.data.augment import Draws
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs [n, ...] and labels [n], int64."""
+Held: TypeAlias = Literal["test", "validation"]
+"""What a network is tested on: the official test samples, or a part of the training samples kept for choosing."""
 
 # A feature that hardly changes is left as it is, shifted to zero.
 _LEAST_DEVIATION = 1e-6
@@ -51,13 +58,6 @@ class Normalisation:
         return Normalisation(mean, (self.scale.square() + (self.mean - mean).square()).mean(0).sqrt())
 
 
-# What the training loop asks of a data set.
-
-
-Batch = tuple[Tensor, Tensor]
-"""Inputs [n, ...] and labels [n], int64."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
     """One pass over the training samples, as one process makes it.
@@ -95,7 +95,7 @@ class Source(ABC):
         train_size: training samples, over all ranks.
         test_size: test samples, over all ranks.
         normalisation: what was done to raw sequences, for a device that has to do it too; None where nothing was, or
-            something else than that.
+            something else.
     """
 
     name: str
@@ -107,12 +107,7 @@ class Source(ABC):
 
     @abstractmethod
     def steps(self, batch: int, *, drop_last: bool) -> int:
-        """Optimizer steps of one epoch.
-
-        Args:
-            batch: samples of one step over all ranks.
-            drop_last: leave out the last batch if it is not full.
-        """
+        """Optimizer steps of one epoch; with ``drop_last`` without a last batch that is not full."""
 
     @abstractmethod
     def train_epoch(self, epoch: Epoch) -> Iterator[Batch]:
@@ -123,18 +118,16 @@ class Source(ABC):
         """The test batches for one rank, in a fixed order: over all ranks every test sample exactly once."""
 
 
-# Samples by index: the training or the test half of a data set.
-
-
-SUBSET = Draws(seed=0, epoch=0)
-"""The fixed permutation that subsets are taken from."""
-
-
 class Samples(Protocol):
-    """Anything that knows its labels and can make a batch from indices."""
+    """The training or the test half of a data set, which makes a batch from indices.
+
+    Attributes:
+        labels: of every sample, int64 [n].
+        normalisation: what was done to raw sequences; None where nothing was, or something else.
+    """
 
     labels: Tensor
-    """The label of every sample, int64 [n]; their number is the number of samples."""
+    normalisation: Normalisation | None
 
     def batch(self, indices: Tensor, *, draws: Draws | None) -> Batch:
         """The samples ``indices``, also when there are none; augmented with ``draws``, as they are without."""
@@ -154,7 +147,8 @@ class MemorySamples:
         images: [n, c, h, w], uint8, or float if they are not normalised; sequences are [n, steps, features].
         labels: int64 [n].
         augment: what is done to training images.
-        normalise: what makes floats of them.
+        normalise: what makes floats of them, after that.
+        normalisation: what was or will be done to raw sequences.
     """
 
     def __init__(
@@ -164,9 +158,11 @@ class MemorySamples:
         *,
         augment: Augment | None = None,
         normalise: Callable[[Tensor], Tensor] | None = None,
+        normalisation: Normalisation | None = None,
     ) -> None:
         self.images = images
         self.labels = labels
+        self.normalisation = normalisation
         self._augment = augment
         self._normalise = normalise
 
@@ -178,15 +174,11 @@ class MemorySamples:
 
 
 class SubsetSamples:
-    """Some of the samples. Each keeps the augmentation it has in the whole set.
-
-    Args:
-        samples: the whole set.
-        chosen: indices into it.
-    """
+    """The samples with the indices ``chosen``. Each keeps the augmentation it has in the whole set."""
 
     def __init__(self, samples: Samples, chosen: Tensor) -> None:
         self.labels = samples.labels[chosen]
+        self.normalisation = samples.normalisation
         self._samples = samples
         self._chosen = chosen
 
@@ -194,25 +186,22 @@ class SubsetSamples:
         return self._samples.batch(self._chosen[indices], draws=draws)
 
 
+# The fixed permutation that subsets are taken from.
+_SUBSET = Draws(seed=0, epoch=0)
+
+
 def balanced(labels: Tensor, count: int) -> Tensor:
     """``count`` indices of a fixed permutation with the classes as equal as they can be; fewer are the first of more.
 
     Each class is queued in the order of the permutation, and the queues take turns.
-
-    Args:
-        labels: int64 [n].
-        count: 1 to n.
     """
     if not 1 <= count <= len(labels):
         raise ValueError(f"a subset has 1 to {len(labels)} training samples; got {count}")
-    order = SUBSET.order(len(labels))
+    order = _SUBSET.order(len(labels))
     by_class = order[labels[order].argsort(stable=True)]
     sizes = torch.bincount(labels)
     turn = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     return by_class[turn.argsort(stable=True)][:count]
-
-
-# The source for everything that can make a batch from indices.
 
 
 class IndexedSource(Source):
@@ -228,7 +217,6 @@ class IndexedSource(Source):
         classes: how many labels there are.
         example_shape: one input with batch 1.
         workers: processes that make the batches; 0 makes them in this one. The batches are the same.
-        normalisation: what was done to sequences.
     """
 
     def __init__(
@@ -240,14 +228,13 @@ class IndexedSource(Source):
         classes: int,
         example_shape: tuple[int, ...],
         workers: int = 0,
-        normalisation: Normalisation | None = None,
     ) -> None:
         self.name = name
         self.classes = classes
         self.example_shape = example_shape
         self.train_size = len(train.labels)
         self.test_size = len(test.labels)
-        self.normalisation = normalisation
+        self.normalisation = train.normalisation
         self._train = train
         self._test = test
         self._workers = workers
@@ -279,7 +266,7 @@ class IndexedSource(Source):
                 _WholeBatches(samples, draws),
                 batch_size=None,  # each item the sampler yields is a whole batch, and may be an empty one
                 sampler=[indices.tolist() for indices in shares],
-                collate_fn=_as_it_is,
+                collate_fn=_unchanged,
                 num_workers=self._workers,
                 # Its own generator, or starting the workers would draw from the one that the model uses.
                 generator=torch.Generator(),
@@ -312,15 +299,8 @@ class _WholeBatches(Dataset[Batch]):
         return self._samples.batch(torch.tensor(indices, dtype=torch.int64), draws=self._draws)
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
-
-
-# Data sets of sequences: what is held out, and the normalisation of their features.
-
-
-Held: TypeAlias = Literal["test", "validation"]
-"""What a network is tested on: the official test samples, or a part of the training samples kept for choosing."""
 
 
 @dataclass(frozen=True)
@@ -340,37 +320,21 @@ class Sequences:
         return Sequences(self.values[chosen], self.labels[chosen])
 
 
-class NormalisedSamples(MemorySamples):
-    """Sequences after a normalisation, and the normalisation.
-
-    Args:
-        raw: the sequences before.
-        normalisation: what is done to them.
-        augment: what is done to training sequences before that.
-    """
-
-    def __init__(self, raw: Sequences, normalisation: Normalisation, augment: Augment | None = None) -> None:
-        if augment is None:
-            super().__init__(normalisation(raw.values), raw.labels)
-        else:
-            super().__init__(raw.values, raw.labels, augment=augment, normalise=normalisation)
-        self.normalisation = normalisation
-
-
 def normalised(
     train: Sequences, test: Sequences, augment: Augment | None = None
-) -> tuple[NormalisedSamples, NormalisedSamples]:
+) -> tuple[MemorySamples, MemorySamples]:
     """Both with zero mean and unit deviation of every feature at every step, as the training sequences have them.
 
-    Args:
-        train: what mean and deviation are taken from; nothing of ``test`` enters them.
-        test: treated alike.
-        augment: what is done to training sequences, before they are normalised.
+    Nothing of ``test`` enters mean and deviation; ``augment`` changes training sequences before they are normalised.
 
     >>> import torch
     >>> train = Sequences(torch.tensor([[[0.0]], [[4.0]]]), torch.tensor([0, 1]))
     >>> normalised(train, Sequences(torch.tensor([[[6.0]]]), torch.tensor([0])))[1].images
     tensor([[[2.]]])
     """
-    normalisation = Normalisation.of(train.values)
-    return NormalisedSamples(train, normalisation, augment), NormalisedSamples(test, normalisation)
+    made = Normalisation.of(train.values)
+    if augment is None:
+        samples = MemorySamples(made(train.values), train.labels, normalisation=made)
+    else:
+        samples = MemorySamples(train.values, train.labels, augment=augment, normalise=made, normalisation=made)
+    return samples, MemorySamples(made(test.values), test.labels, normalisation=made)

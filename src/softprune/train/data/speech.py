@@ -1,6 +1,11 @@
-"""Log-mel features: how loud a second of speech is in 32 bands of frequency, a hundred times a second.
+"""Google-12: one-second clips of Speech Commands in twelve classes, as log-mel features.
 
-The definitions are those of the package python_speech_features with a Hamming window, which FastGRNN's authors used.
+Ten command words, ``_silence_`` and ``_unknown_`` (the other words), the last two a tenth of the ten words' clips each,
+by the protocol of TensorFlow's tutorial. A speaker is in one split only: a hash of the speaker decides, as in the
+official lists. Features say how loud a clip is in 32 bands of frequency, a hundred times a second; they are defined as
+in the package python_speech_features with a Hamming window, which FastGRNN's authors used.
+
+Reference: P. Warden, "Speech Commands: a dataset for limited-vocabulary speech recognition", 2018.
 """
 
 from __future__ import annotations
@@ -8,8 +13,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import zipfile
-import zlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,18 +27,16 @@ from torch import Tensor
 from softprune.train.data.augment import Draws, Purpose
 from softprune.train.data.files import (
     RATE,
-    Counts,
-    Member,
-    check_labels,
-    damaged,
-    missing,
-    open_regular,
+    DamagedError,
+    MissingError,
+    ZipEntry,
+    open_zip,
     read_bounded,
     read_json,
     read_wav,
 )
-from softprune.train.data.images import open_grey
-from softprune.train.data.source import Augment, Held, NormalisedSamples, Sequences, normalised
+from softprune.train.data.image_folder import open_grey
+from softprune.train.data.source import Augment, Held, MemorySamples, Sequences, normalised
 
 CLIP = RATE
 WINDOW, HOP, FFT = 400, 160, 512  # 25 ms, 10 ms
@@ -90,16 +91,6 @@ def _filters() -> Tensor:
     return torch.where(up, rising, 0.0) + torch.where(down, falling, 0.0)
 
 
-# Google-12: one-second clips of Speech Commands in twelve classes, by the protocol of TensorFlow's tutorial.
-#
-# Ten command words, ``_silence_`` and ``_unknown_`` (the other words), the last two a tenth of the ten words' clips
-# each.
-# A speaker is in one split only: a hash of the speaker decides, as in the official lists.
-#
-# Reference: P. Warden, "Speech Commands: a dataset for limited-vocabulary speech recognition", 2018.
-
-
-NAME = "google12"
 SILENCE, UNKNOWN = "_silence_", "_unknown_"
 COMMANDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go")
 LABELS = (SILENCE, UNKNOWN, *COMMANDS)
@@ -153,70 +144,58 @@ class Clips:
 def list_clips(root: Path, split: Split) -> Clips:
     """Which clips a split has: all of the ten words, and of the others the first ones by a hash of their path.
 
-    Args:
-        root: the folder with one folder for each word.
-        split: which part.
-
-    Raises:
-        FileNotFoundError: if a command word or the noise is not there.
-        ValueError: for a folder of clips that is no word of the data set, or a split without a clip.
+    The root is the folder with one folder for each word.
     """
     folders = {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")}
     for word in (*COMMANDS, NOISE):
         if word not in folders:
-            raise missing(root / word, "the folder is not there", name=NAME)
+            raise MissingError(f"{root / word}: the folder is not there")
     strange = [n for n in folders if n not in (*COMMANDS, *OTHERS, NOISE) and any(folders[n].glob("*.wav"))]
     if strange:
-        raise damaged(root / strange[0], "expected the folder of a word of the data set, found another name", name=NAME)
+        wanted = "the folder of a word of the data set"
+        raise DamagedError(f"{root / strange[0]}: expected {wanted}, found another name")
     commands = [path for word in COMMANDS for path in _clips(folders[word], split)]
     if not commands:
-        raise damaged(root, f"expected clips for {split}, found none", name=NAME)
-    wanted = int(np.ceil(SHARE * len(commands)))
+        raise DamagedError(f"{root}: expected clips for {split}, found none")
+    share = int(np.ceil(SHARE * len(commands)))
     others = [path for word in OTHERS if word in folders for path in _clips(folders[word], split)]
     others.sort(key=lambda path: hashlib.sha1(f"{path.parent.name}/{path.name}".encode()).hexdigest())
-    files = (*commands, *others[:wanted])
+    files = (*commands, *others[:share])
     labels = tuple(LABELS.index(p.parent.name) if p.parent.name in COMMANDS else LABELS.index(UNKNOWN) for p in files)
-    return Clips(files, labels, silent=wanted)
+    return Clips(files, labels, silent=share)
 
 
 def read_split(root: Path, split: Split) -> Sequences:
-    """The features of a split, not normalised: float32 [n, 99, 32] and labels as in `LABELS`.
-
-    Args:
-        root: the folder with one folder for each word.
-        split: which part.
-
-    Raises:
-        FileNotFoundError: if something is missing.
-        ValueError: if something is not what it should be, such as a clip of another sample rate.
-    """
+    """The features of a split, not normalised: float32 [n, 99, 32] and labels as in `LABELS`."""
     clips = list_clips(root, split)
     values = torch.empty(len(clips.files) + clips.silent, FRAMES, FILTERS)
     for first in range(0, len(clips.files), _PIECE):
         piece = clips.files[first : first + _PIECE]
-        samples = [front_padded(torch.from_numpy(read_wav(path, name=NAME, longest=CLIP))) for path in piece]
+        samples = [front_padded(torch.from_numpy(read_wav(path, longest=CLIP))) for path in piece]
         values[first : first + len(piece)] = log_mel(torch.stack(samples))
     for at, clip in enumerate(_silence(root / NOISE, clips.silent, split), len(clips.files)):
         values[at] = log_mel(clip[None])[0]
     return Sequences(values, torch.tensor([*clips.labels, *[LABELS.index(SILENCE)] * clips.silent]))
 
 
-def _clips(folder: Path, split: Split) -> list[Path]:
+def _wav_files(folder: Path) -> list[Path]:
     found = sorted(folder.glob("*.wav"))
     if not found:
-        raise damaged(folder, "expected wav files, found none", name=NAME)
-    return [path for path in found if split_of(path.name) == split]
+        raise DamagedError(f"{folder}: expected wav files, found none")
+    return found
+
+
+def _clips(folder: Path, split: Split) -> list[Path]:
+    return [path for path in _wav_files(folder) if split_of(path.name) == split]
 
 
 def _silence(folder: Path, count: int, split: Split) -> list[Tensor]:
     """Seconds of noise from a file, at a place and with a volume that are functions of the split and the number."""
-    paths = sorted(folder.glob("*.wav"))
-    if not paths:
-        raise damaged(folder, "expected wav files, found none", name=NAME)
-    noises = [torch.from_numpy(read_wav(path, name=NAME, longest=LONGEST_NOISE)) for path in paths]
-    for path, noise in zip(paths, noises, strict=True):
-        if len(noise) < CLIP:
-            raise damaged(path, f"expected at least {CLIP} samples of noise, found {len(noise)}", name=NAME)
+    noises = []
+    for path in _wav_files(folder):
+        noises.append(torch.from_numpy(read_wav(path, longest=LONGEST_NOISE)))
+        if len(noises[-1]) < CLIP:
+            raise DamagedError(f"{path}: expected at least {CLIP} samples of noise, found {len(noises[-1])}")
     draws, numbers = Draws(_SEEDS[split], epoch=0), torch.arange(count)
     which = draws.integers(numbers, Purpose.NOISE, below=len(noises)).tolist()
     places, volumes = draws.floats(numbers, Purpose.PLACE).tolist(), draws.floats(numbers, Purpose.VOLUME).tolist()
@@ -227,9 +206,7 @@ def _silence(folder: Path, count: int, split: Split) -> list[Tensor]:
     return clips
 
 
-# Google-12 as ready log-mel features: a zip of grey PNG images, a thousand clips an image, one byte a number.
-
-
+# Ready features: a zip of grey PNG images, a thousand clips an image, one byte a number.
 FILE = "google12_logmel32_u8.zip"
 # What the file can have: clips of a split (all of Speech Commands has 105,829), characters in a row of its table.
 MAX_CLIPS, MAX_ROW = 120_000, 200
@@ -238,32 +215,16 @@ MAX_NUMBER = 1e30
 
 
 def read_features(path: Path, split: Split) -> Sequences:
-    """The features of a split, not normalised.
-
-    Args:
-        path: the zip; ``meta.json`` in it says which number a byte stands for.
-        split: which part.
-
-    Raises:
-        FileNotFoundError: if a part is not in the zip.
-        ValueError: if the zip is cut short or something in it is not what it should be.
-    """
-    try:
-        with open_regular(path, name=NAME) as file, zipfile.ZipFile(file) as archive:
-            archive.filename = str(path)  # for the messages
-            top = Member(archive, "")
-            step, floor = _scale(path, read_json(top / "meta.json", MAX_META, name=NAME))
-            labels = _labels(path, read_bounded(top / f"{split}/index.csv", MAX_CLIPS * MAX_ROW, name=NAME))
-            shards = sorted(n for n in archive.namelist() if n.startswith(f"{split}/") and n.endswith(".png"))
-            codes: list[NDArray[np.uint8]] = []
-            for shard in shards:
-                codes.append(_codes(path, top / shard, clips=len(labels) - sum(map(len, codes))))
-    except KeyError as error:
-        raise missing(path, f"{error} is not in it", name=NAME) from error
-    except (zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError) as error:
-        raise damaged(path, f"expected a whole zip file of features, found: {error}", name=NAME) from error
+    """The ready features of a split, not normalised; ``meta.json`` in the zip says which number a byte stands for."""
+    with open_zip(path) as top:
+        step, floor = _scale(path, read_json(top / "meta.json", MAX_META))
+        labels = _labels(path, read_bounded(top / f"{split}/index.csv", MAX_CLIPS * MAX_ROW))
+        shards = sorted(n for n in top.archive.namelist() if n.startswith(f"{split}/") and n.endswith(".png"))
+        codes: list[NDArray[np.uint8]] = []
+        for shard in shards:
+            codes.append(_codes(path, top / shard, clips=len(labels) - sum(map(len, codes))))
     if sum(map(len, codes)) != len(labels) or not labels:
-        raise damaged(path, f"expected {len(labels)} clips for {split}, found {sum(map(len, codes))}", name=NAME)
+        raise DamagedError(f"{path}: expected {len(labels)} clips for {split}, found {sum(map(len, codes))}")
     values = np.concatenate(codes) * np.float32(step) + np.float32(floor)
     return Sequences(torch.from_numpy(values), torch.tensor(labels))
 
@@ -272,11 +233,11 @@ def _scale(path: Path, meta: Any) -> tuple[float, float]:
     """What a byte is multiplied with, and what is added, if the classes are ours."""
     facts = meta if isinstance(meta, dict) else {}
     if facts.get("labels") != list(LABELS):
-        raise damaged(path, f"expected the labels {', '.join(LABELS)}, found {facts.get('labels')!r:.200}", name=NAME)
+        raise DamagedError(f"{path}: expected the labels {', '.join(LABELS)}, found {facts.get('labels')!r:.200}")
     for key in ("step", "floor"):
         number: Any = facts.get(key)
         if type(number) not in (int, float) or not abs(number) <= MAX_NUMBER:
-            raise damaged(path, f"expected a number as {key} in meta.json, found {number!r:.50}", name=NAME)
+            raise DamagedError(f"{path}: expected a number as {key} in meta.json, found {number!r:.50}")
     return facts["step"], facts["floor"]
 
 
@@ -285,60 +246,40 @@ def _labels(path: Path, content: bytes) -> list[int]:
     try:
         found = [str(row.get("label")) for row in csv.DictReader(io.StringIO(content.decode(), newline=""))]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise damaged(path, f"expected index.csv to be a table of texts, found: {error}", name=NAME) from error
+        raise DamagedError(f"{path}: expected index.csv to be a table of texts, found: {error}") from error
     if len(found) > MAX_CLIPS:
-        raise damaged(path, f"expected at most {MAX_CLIPS:,} clips in index.csv, found {len(found):,}", name=NAME)
+        raise DamagedError(f"{path}: expected at most {MAX_CLIPS:,} clips in index.csv, found {len(found):,}")
     wrong = next((label for label in found if label not in numbers), None)
     if wrong is not None:
-        raise damaged(path, f"expected labels from 0 to {len(LABELS) - 1}, found {wrong!r:.50}", name=NAME)
+        raise DamagedError(f"{path}: expected labels from 0 to {len(LABELS) - 1}, found {wrong!r:.50}")
     return [numbers[label] for label in found]
 
 
-def _codes(path: Path, shard: Member, *, clips: int) -> NDArray[np.uint8]:
+def _codes(path: Path, shard: ZipEntry, *, clips: int) -> NDArray[np.uint8]:
     """uint8 [clips, 99, 32] of an image with 99 rows and 32 columns a clip; ``clips`` are left to be found."""
     # A byte a number at worst, and the frame of a PNG.
-    content = read_bounded(shard, clips * FRAMES * FILTERS + (1 << 20), name=NAME, kind="PNG file")
+    content = read_bounded(shard, clips * FRAMES * FILTERS + (1 << 20), "PNG file")
     image = np.asarray(open_grey(io.BytesIO(content), str(shard), pixels=clips * FRAMES * FILTERS))
     if image.ndim != 2 or image.shape[0] != FRAMES or image.shape[1] % FILTERS:
-        problem = f"expected {shard.name} to have {FRAMES} rows and {FILTERS} columns a clip, found {image.shape}"
-        raise damaged(path, problem, name=NAME)
+        wanted = f"{FRAMES} rows and {FILTERS} columns a clip"
+        raise DamagedError(f"{path}: expected {shard.name} to have {wanted}, found {image.shape}")
     return image.reshape(FRAMES, -1, FILTERS).transpose(1, 0, 2)
 
 
-# Google-12 from the official folder of wav files or from ready features.
-
-
-# Classes as in LABELS; the ten words' own numbers are left to the files, which may be those of either version.
-CLASSES = len(LABELS)
-
-
 def read_google12(
-    root: Path | None, *, held: Held = "test", augment: Augment | None = None, counts: Counts | None = None
-) -> tuple[NormalisedSamples, NormalisedSamples]:
-    """Training and test samples, normalised.
+    root: Path | None, *, held: Held = "test", augment: Augment | None = None
+) -> tuple[MemorySamples, MemorySamples]:
+    """Training and test samples, normalised. How many there are of each class depends on the version of the files.
 
     Args:
         root: the folder with one folder for each word, the one above it, or the zip of ready features; ``data``
             without one.
         held: "test" for the clips of the testing speakers, "validation" for those of the validation speakers.
         augment: what is done to training clips.
-        counts: how many clips of each class there must be; not checked by default.
-
-    Raises:
-        FileNotFoundError: if something is not there.
-        ValueError: if something is not what it should be.
     """
     place = _find(root or Path("data"))
-    parts: tuple[Split, Split] = ("training", "testing" if held == "test" else "validation")
-    train, test = (_read(place, part) for part in parts)
-    if counts is not None:
-        check_labels(train.labels, counts.train, path=place, name=NAME)
-        check_labels(test.labels, counts.test, path=place, name=NAME)
-    return normalised(train, test, augment)
-
-
-def _read(place: Path, split: Split) -> Sequences:
-    return read_features(place, split) if place.is_file() else read_split(place, split)
+    read = read_features if place.is_file() else read_split
+    return normalised(read(place, "training"), read(place, "testing" if held == "test" else "validation"), augment)
 
 
 def _find(root: Path) -> Path:
@@ -350,4 +291,4 @@ def _find(root: Path) -> Path:
     for folder in (root, root / "speech_commands"):
         if (folder / FILE).is_file():
             return folder / FILE
-    raise missing(root, f"neither folders of words nor {FILE} there", name=NAME)
+    raise MissingError(f"{root}: neither folders of words nor {FILE} there")

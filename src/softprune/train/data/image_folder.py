@@ -1,4 +1,4 @@
-"""Image files to RGB pixels, with Pillow."""
+"""Folders of image files, in ImageNet's layout (train/<class>/* and val/<class>/*), decoded with Pillow."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from softprune.train.data.augment import ATTEMPTS, Draws, Normalise, Purpose, central_box, flipped, random_box, resized
-from softprune.train.data.files import damaged, missing, open_regular
-from softprune.train.data.source import Batch
+from softprune.train.data.files import DamagedError, MissingError, open_regular
+from softprune.train.data.source import Batch, Normalisation
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def open_rgb(path: Path, *, name: str = "image-folder", pixels: int | None = None) -> Image:
+def open_rgb(path: Path, *, pixels: int | None = None) -> Image:
     """A JPEG or PNG as an RGB image, whatever its mode; only what is in the file is looked at, not its name.
 
     Grey becomes equal channels, 16 bits become 8, a palette and CMYK are converted, an alpha channel is dropped. The
@@ -28,13 +28,12 @@ def open_rgb(path: Path, *, name: str = "image-folder", pixels: int | None = Non
 
     Args:
         path: the file.
-        name: the data set, for the messages.
         pixels: how many it can have; as many as Pillow decodes by default.
 
     Raises:
         ValueError: if it has more pixels, or cannot be decoded to the last one; names the file.
     """
-    with open_regular(path, name=name) as content:
+    with open_regular(path) as content:
         return _decoded(content, str(path), _rgb, pixels)
 
 
@@ -82,9 +81,6 @@ def _rgb(image: Image) -> Image:
     return image.convert("RGB")
 
 
-# Folders of image files, in ImageNet's layout: train/<class>/* and val/<class>/*.
-
-
 NORMALISE = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """The mean and deviation of ImageNet's training images that everyone uses."""
 
@@ -105,6 +101,8 @@ class ImageSamples:
         size: side of the square that comes out.
         augment: whether draws are used.
     """
+
+    normalisation: Normalisation | None = None
 
     def __init__(self, folder: Path, files: list[str], *, labels: Tensor, size: int, augment: bool) -> None:
         self.labels = labels
@@ -156,8 +154,8 @@ def _pixels(image: object) -> Tensor:
 
 def read_image_folder(
     root: Path | None, *, augment: bool = True, image_size: int = 224
-) -> tuple[ImageSamples, ImageSamples, list[str]]:
-    """Training samples, test samples and the class names in alphabetical order, which is the order of the labels.
+) -> tuple[ImageSamples, ImageSamples]:
+    """Training and test samples; the labels are the places of the classes in alphabetical order.
 
     Args:
         root: the folder with train/ and val/; ``data`` without one.
@@ -170,22 +168,21 @@ def read_image_folder(
     train, val = top / "train", top / "val"
     classes = {name: label for label, name in enumerate(_folders(train))}
     if strange := [name for name in _folders(val) if name not in classes]:
-        raise damaged(val, f"expected the classes of {train}, found {strange[:3]} besides", name="image-folder")
+        raise DamagedError(f"{val}: expected the classes of {train}, found {strange[:3]} besides")
     train_files, train_labels = _list(train, classes)
     test_files, test_labels = _list(val, {name: classes[name] for name in _folders(val)})
     return (
         ImageSamples(train, train_files, labels=train_labels, size=image_size, augment=augment),
         ImageSamples(val, test_files, labels=test_labels, size=image_size, augment=False),
-        list(classes),
     )
 
 
 def _folders(folder: Path) -> list[str]:
     if not folder.is_dir():
-        raise missing(folder, "there is no such folder", name="image-folder")
+        raise MissingError(f"{folder}: there is no such folder")
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if not names:
-        raise missing(folder, "expected one folder for each class, found none", name="image-folder")
+        raise MissingError(f"{folder}: expected one folder for each class, found none")
     return names
 
 
@@ -201,7 +198,7 @@ def _list(folder: Path, classes: Mapping[str, int]) -> tuple[list[str], Tensor]:
             if file.lower().endswith(SUFFIXES) and not file.startswith(".")
         )
         if not found:
-            raise missing(folder / name, f"expected images ({', '.join(SUFFIXES)}), found none", name="image-folder")
+            raise MissingError(f"{folder / name}: expected images ({', '.join(SUFFIXES)}), found none")
         files += found
         labels += [label] * len(found)
     return files, torch.tensor(labels, dtype=torch.int64)

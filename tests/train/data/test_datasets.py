@@ -6,10 +6,12 @@ import pytest
 import torch
 from data_files import write_image_folder
 
+from softprune.train.config import ConfigError, RunConfig
 from softprune.train.data import LoaderSource, Source, open_data, where_to_get
-from softprune.train.data.catalog import DATA_SETS
+from softprune.train.data.datasets import DATA_SETS, DataSet
 from softprune.train.data.digits import load_digits
-from softprune.train.data.source import Epoch
+from softprune.train.data.files import MissingError
+from softprune.train.data.source import Epoch, MemorySamples
 
 
 def test_the_digits_are_as_they_are_and_never_augmented():
@@ -43,7 +45,8 @@ def test_a_root_may_be_a_string_or_a_path(tmp_path):
 
 def test_a_normalisation_for_three_colours_is_refused_elsewhere(tmp_path):
     for name in ("digits", "mnist", "mypackage.data:loaders"):
-        with pytest.raises(ValueError, match=f"'{name}': normalise=imagenet is for cifar10 and image-folder"):
+        message = f"normalise='imagenet' has no effect with {name}, only with cifar10 and image-folder"
+        with pytest.raises(ValueError, match=message):
             open_data(name, normalise="imagenet")
     with pytest.raises(ValueError, match="normalise is own or imagenet; got 'cifar'"):
         open_data("cifar10", normalise="cifar")
@@ -89,6 +92,36 @@ def test_without_a_root_the_folder_data_is_looked_at(tmp_path, monkeypatch):
         open_data("cifar10")
     write_image_folder(tmp_path / "data")
     assert open_data("image-folder", image_size=8).train_size == 8
+
+
+def test_a_size_of_images_that_have_one_is_refused():
+    with pytest.raises(ValueError, match="image_size=32 has no effect with cifar10, only with image-folder"):
+        open_data("cifar10", image_size=32)
+
+
+def test_one_record_makes_a_data_set_known_everywhere(tmp_path, monkeypatch):
+    def read(given):
+        if not (given["root"] / "file").exists():
+            raise MissingError(f"{given['root']}: no file there")
+        samples = MemorySamples(torch.zeros(6, 4, 5), torch.tensor([0, 1, 2, 0, 1, 2]))
+        return samples, samples
+
+    record = DataSet(
+        "six", read, sizes=(6, 6), shape=(4, 5), classes=3, origin="Make them.", licence="MIT", places="the root",
+        options=("held",),
+    )  # fmt: skip
+    monkeypatch.setitem(DATA_SETS, "six", record)
+    with pytest.raises(FileNotFoundError, match=r"no file there\. Make them\.$"):
+        open_data("six", root=tmp_path)
+    (tmp_path / "file").touch()
+    source = open_data("six", root=tmp_path, subset=3)
+    assert (source.train_size, source.test_size, source.classes, source.example_shape) == (3, 6, 3, (1, 4, 5))
+    config = RunConfig.load("digits/dense", ["data=six", "data.held=validation"])
+    assert (config.data.name, where_to_get("six")) == ("six", "Make them.")
+    with pytest.raises(ConfigError, match=r"data\.shift: 2 has no effect with six, only with har2 and google12"):
+        RunConfig.load("digits/dense", ["data=six", "data.shift=2"])
+    with pytest.raises(ConfigError, match=r"held: 'validation' has no effect with digits, only with .* and six; leave"):
+        RunConfig.load("digits/dense", ["data.held=validation"])
 
 
 def test_workers_cannot_be_negative():
@@ -144,5 +177,5 @@ def test_a_factory_that_is_none_is_refused(own, name, error, message):
 
 @pytest.mark.parametrize("options", [{"root": "data"}, {"subset": 3}, {"augment": False}])
 def test_what_a_factory_decides_cannot_be_asked_for(own, options):
-    with pytest.raises(ValueError, match="up to the factory"):
+    with pytest.raises(ValueError, match="has no effect with own_data:source, which makes its own data"):
         open_data("own_data:source", **options)
