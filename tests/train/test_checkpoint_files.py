@@ -75,6 +75,17 @@ def test_what_cannot_be_read_is_named_and_kept_aside(crashed, tmp_path, whole_ru
     assert_same_run(whole_run[0], run)
 
 
+def test_a_random_state_that_is_too_short_is_refused(crashed, tmp_path):
+    run = shutil.copytree(crashed, tmp_path / "run")
+    for path in (run / "checkpoints").glob("step-*"):
+        tensors, facts = read_state(path)
+        state = facts["random"][0]["numpy"]
+        state["key"] = state["key"][:600]
+        write_state(path, tensors, facts)
+    with pytest.raises(ValueError, match="its random state cannot be set"):
+        resume(run)
+
+
 @pytest.mark.parametrize(
     "change",
     [

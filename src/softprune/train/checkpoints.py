@@ -231,7 +231,7 @@ def _set_random(states: list[dict[str, Any]], processes: Processes) -> None:
         np.random.set_state(
             ("MT19937", np.array(saved["key"], dtype=np.uint32), saved["pos"], saved["has_gauss"], saved["gauss"])
         )
-    except (TypeError, KeyError, ValueError, OverflowError, RuntimeError) as error:
+    except (TypeError, LookupError, ValueError, OverflowError, RuntimeError) as error:
         raise ValueError(f"the checkpoint is damaged: its random state cannot be set ({error!r})") from error
 
 

@@ -134,6 +134,10 @@ HOSTILE = {
     "part of another type": (lambda t, p, m: p.update({"1.gaps": p["1.gaps"].astype(np.int32)}), "row of bytes"),
     "same as itself": (lambda t, p, m: t.update(v={"same": "v"}), "the same as"),
     "same as nothing": (lambda t, p, m: t.update(v={"same": ["w"]}), "the same as"),
+    "same as a list, beside a tensor without a name": (
+        lambda t, p, m: t.update({"": {**t["w"]}, "v": {"same": ["w"]}}),
+        "the same as",
+    ),
     "form is a list": (lambda t, p, m: t["w"].update(form=["rice"]), "not described"),
     "no id": (lambda t, p, m: t["w"].pop("id"), "it has no id"),
     "no object": (lambda t, p, m: t.update(v=7), "not described"),

@@ -55,6 +55,15 @@ def test_a_strangers_config_names_no_code(tmp_path):
         from_pretrained(folder)
 
 
+@pytest.mark.parametrize("args", [{"a": [1]}, {"num_classes": "ten"}, {"num_classes": -4}], ids=str)
+def test_arguments_that_no_network_takes_are_refused_by_the_file(tmp_path, args):
+    folder = save_pretrained(build("resnet20"), tmp_path / "net", network="resnet20")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "args": args}))
+    with pytest.raises(ValueError, match=r"config\.json describes no network"):
+        from_pretrained(folder)
+
+
 def test_missing_and_damaged_files_are_named(tmp_path):
     folder = save_pretrained(nn.Linear(3, 2), tmp_path / "net")
     (folder / "model.safetensors").write_bytes(b"nothing")

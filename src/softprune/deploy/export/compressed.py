@@ -309,8 +309,9 @@ def _described(path: str, metadata: Mapping[str, str], max_bytes: int) -> dict[s
     total = 0
     for name, facts in described.items():
         if isinstance(facts, dict) and "same" in facts:
-            if "same" in described.get(facts["same"] if isinstance(facts["same"], str) else "", {"same": ""}):
-                raise ValueError(f"tensor {name!r} is the same as {facts['same']!r}, which is not in {path}")
+            same = facts["same"]
+            if not isinstance(same, str) or "same" in described.get(same, {"same": ""}):
+                raise ValueError(f"tensor {name!r} is the same as {same!r}, which is not in {path}")
             continue
         total += check_facts(name, facts)
     if total > max_bytes:

@@ -98,7 +98,10 @@ def from_pretrained(folder: str | os.PathLike[str], *, make: Callable[..., nn.Mo
     # Only names from our own list: a path to a function in a stranger's file could run anything.
     if make is None and (not isinstance(network, str) or network not in NETWORKS):
         raise ValueError(f"{source / CONFIG} names the network {network!r}, which is not softprune's: give make=...")
-    module = make(**args) if make is not None else build(str(network), args)
+    try:
+        module = make(**args) if make is not None else build(str(network), args)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(f"{source / CONFIG} describes no network: {error}") from error
     try:
         state = load_file(source / WEIGHTS)
         take_ranks_(module, state).load_state_dict(state)
