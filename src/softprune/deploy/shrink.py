@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from softprune.core.state_file import read_tensors
-from softprune.deploy.export.capture import plain_module
+from softprune.deploy.export.exporting import plain_module
 from softprune.records import parse_json, read_text, write_text
 from softprune.structure.channels import Reader, Values
 from softprune.structure.network import Left, Network, Removal, decide, follow, left_over, taken_over

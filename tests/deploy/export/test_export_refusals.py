@@ -7,7 +7,6 @@ from torch import nn
 
 import softprune
 from softprune.deploy.export import export, save_compressed, save_safetensors
-from softprune.deploy.export.capture import capture
 from softprune.deploy.export.exporting import to_graph
 from softprune.structure.program import batch_of_two
 
@@ -91,7 +90,7 @@ def test_examples_are_checked():
         batch_of_two(())
     assert [len(x) for x in batch_of_two((X[:1], X[:1]))] == [2, 2]
     with pytest.raises(TypeError, match=r"nn\.Module is needed, got function"):
-        capture(lambda x: x, X)
+        to_graph(lambda x: x, X)
 
 
 def test_paths_are_checked_before_the_work(tmp_path):

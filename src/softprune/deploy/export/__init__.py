@@ -1,9 +1,8 @@
 """From a module with zeros in it to files that other programs run."""
 
 from softprune.deploy.export.c import export_c
-from softprune.deploy.export.capture import save_program
 from softprune.deploy.export.compressed import load_compressed, save_compressed
-from softprune.deploy.export.exporting import Accelerated, accelerate, export
+from softprune.deploy.export.exporting import Accelerated, accelerate, export, save_program
 from softprune.deploy.export.formats import from_pretrained, save_pretrained, save_safetensors
 from softprune.deploy.export.onnx import export_onnx
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from softprune.deploy.export.capture import plain_module
+from softprune.deploy.export.exporting import plain_module
 from softprune.deploy.format.storage import write_tensors
 from softprune.records import parse_json, write_whole
 

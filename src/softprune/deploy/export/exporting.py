@@ -1,8 +1,10 @@
-"""export and accelerate: from a module to a file that the engine runs, or to a module that runs on the engine."""
+"""From a module to a file that the engine or torch.export runs, or to a module that runs on the engine."""
 
 from __future__ import annotations
 
+import io
 import os
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -10,30 +12,62 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from softprune.deploy.export.capture import capture
+from softprune.core.parametrization import managed_tensors
+from softprune.core.refusal import inside_compiled
+from softprune.deploy.export.aten import RULES
 from softprune.deploy.export.passes import simplify
 from softprune.deploy.export.translate import translate
 from softprune.deploy.format.graph import Graph
 from softprune.deploy.format.spx import spx_content
 from softprune.deploy.format.storage import write_tensors
 from softprune.records import write_whole
-from softprune.structure.program import Example
+from softprune.structure.program import Example, exported
 
 if TYPE_CHECKING:
     from softprune.deploy.engine.engine import Engine
+
+
+def plain_module(module: nn.Module) -> nn.Module:
+    """The module itself, out of wrappers that compile or distribute it.
+
+    Raises:
+        TypeError: if it is not a module.
+        ValueError: if a Sparsifier manages it, or a value is not finite; says what to do first.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"a torch.nn.Module is needed, got {type(module).__name__}")
+    module = inside_compiled(module)
+    if isinstance(module, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        module = inside_compiled(module.module)
+    managed = [name for name, _, _ in managed_tensors(module)]
+    if managed:
+        raise ValueError(
+            f"{len(managed)} tensors are still managed by a Sparsifier ({managed[0]}, ...): "
+            "call softprune.bake(model) first, which writes the zeros into the weights"
+        )
+    for name, tensor in chain(module.named_parameters(), module.named_buffers()):
+        bad = 0 if tensor.is_meta else int((~torch.isfinite(tensor.detach())).sum())
+        if bad:
+            raise ValueError(f"{name} has {bad} NaN or infinite values of {tensor.numel():,}: export finite weights")
+    return module
+
+
+def to_graph(module: nn.Module, example: Example) -> Graph:
+    """The module in the operations of the format, norms folded and activations fused; errors as `export`."""
+    return _graph(exported(plain_module(module), example))
+
+
+def _graph(program: ExportedProgram) -> Graph:
+    return simplify(translate(program, RULES))
 
 
 def write_spx(graph: Graph, path: Path) -> None:
     """Write the graph and its weights, each in its smallest form; equal graphs give equal bytes."""
     tensors, metadata = spx_content(graph)
     write_whole(path, lambda part: write_tensors(part, tensors, metadata))
-
-
-def to_graph(module: nn.Module, example: Example) -> Graph:
-    """The module in the operations of the format, norms folded and activations fused."""
-    return simplify(translate(capture(module, example)))
 
 
 def export(module: nn.Module, path: str | os.PathLike[str], *, example: Example) -> Path:
@@ -61,13 +95,37 @@ def export(module: nn.Module, path: str | os.PathLike[str], *, example: Example)
         ...     export(nn.Linear(4, 2), f"{folder}/model.spx", example=torch.zeros(1, 4)).name
         'model.spx'
     """
-    target = Path(path)
-    if target.suffix != ".spx":
-        raise ValueError(f"the file must end in .spx, got {target.name!r}")
+    target = with_suffix(path, ".spx")
     if not target.parent.is_dir():
         raise ValueError(f"there is no folder {target.parent}: make it first")
-    graph = to_graph(module, example)
-    write_spx(graph, target)
+    write_spx(to_graph(module, example), target)
+    return target
+
+
+def save_program(module: nn.Module, path: str | os.PathLike[str], *, example: Example) -> Path:
+    """Write a ``.pt2`` file that ``torch.export.load`` reads, with a batch of any size.
+
+    Args:
+        module: plain; left as it was.
+        path: of the file; an existing one is replaced as a whole.
+        example: one input or a tuple of them, float32.
+
+    Returns:
+        The path.
+    """
+    target = with_suffix(path, ".pt2")
+    # Not straight into the file: where the disk is full, torch ends the whole process.
+    content = io.BytesIO()
+    torch.export.save(exported(plain_module(module), example), content)
+    write_whole(target, lambda part: part.write_bytes(content.getbuffer()))
+    return target
+
+
+def with_suffix(path: str | os.PathLike[str], suffix: str) -> Path:
+    """The path of a file, or a ValueError if it ends otherwise."""
+    target = Path(path)
+    if target.suffix != suffix:
+        raise ValueError(f"the file must end in {suffix}, got {target.name!r}")
     return target
 
 
@@ -97,7 +155,6 @@ class Accelerated(nn.Module):
         return pytree.tree_unflatten([torch.from_numpy(array) for array in arrays], self._structure)
 
     def extra_repr(self) -> str:
-        """What runs it."""
         return f"{self.engine.level}, {self.engine.threads} threads"
 
 
@@ -126,11 +183,9 @@ def accelerate(module: nn.Module, example: Example, *, threads: int | None = Non
     """
     from softprune.deploy.engine.engine import load  # here: files are written where no engine is wanted
 
-    program = capture(module, example)
-    structure = program.call_spec.out_spec
-    graph = simplify(translate(program))
+    program = exported(plain_module(module), example)
     with TemporaryDirectory(prefix="softprune-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.spx"
-        write_spx(graph, path)
+        write_spx(_graph(program), path)
         # The engine maps the file; a mapped file may lose its name.
-        return Accelerated(load(path, threads=threads, tune=tune), structure)
+        return Accelerated(load(path, threads=threads, tune=tune), program.call_spec.out_spec)

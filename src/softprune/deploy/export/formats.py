@@ -16,9 +16,8 @@ from torch import nn
 
 from softprune.core.state_file import write_tensors
 from softprune.deploy.export.c import CFiles, export_c
-from softprune.deploy.export.capture import plain_module, save_program
 from softprune.deploy.export.compressed import save_compressed
-from softprune.deploy.export.exporting import export
+from softprune.deploy.export.exporting import export, plain_module, save_program
 from softprune.deploy.export.onnx import export_onnx
 from softprune.nn.catalog import NETWORKS, build
 from softprune.nn.low_rank import take_ranks_

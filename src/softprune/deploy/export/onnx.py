@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from softprune.deploy.export.exporting import to_graph
+from softprune.deploy.export.exporting import to_graph, with_suffix
 from softprune.deploy.format.graph import Array, Graph, Op
 from softprune.deploy.format.operations import OPERATIONS, infer
 from softprune.deploy.format.spx import Model, read_spx
@@ -297,9 +297,7 @@ def export_onnx(module: nn.Module, path: str | os.PathLike[str], *, example: Exa
         ImportError: if the package onnx is missing.
         ValueError: as `export`.
     """
-    target = Path(path)
-    if target.suffix != ".onnx":
-        raise ValueError(f"the file must end in .onnx, got {target.name!r}")
+    target = with_suffix(path, ".onnx")
     onnx = require_onnx()
     model = to_onnx(onnx, to_graph(module, example), sparse=sparse)
     onnx.checker.check_model(model)
@@ -363,9 +361,7 @@ def spx_to_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) ->
         ImportError: if the package onnx is missing.
         ValueError: if the source is not a valid network, or the path does not end in .onnx.
     """
-    target = Path(path)
-    if target.suffix != ".onnx":
-        raise ValueError(f"the file must end in .onnx, got {target.name!r}")
+    target = with_suffix(path, ".onnx")
     onnx = require_onnx()
     model = to_onnx(onnx, _graph(read_spx(Path(source))), sparse=False)
     onnx.checker.check_model(model)

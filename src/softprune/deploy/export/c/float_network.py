@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from softprune.deploy.export.capture import plain_module
+from softprune.deploy.export.exporting import plain_module
 from softprune.nn import FastGRNNClassifier, LowRankLinear
 from softprune.nn.fastgrnn import FastGRNN, FastGRNNCell
 from softprune.nn.low_rank import fold
