@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from plain_loop import DECAY, METHOD, assert_equal, loader, network, sgd, train_plainly
+from plain_loop import DECAY, METHOD, TOTALS, a_tenth, assert_equal, kept, loader, network, sgd, train_plainly
 from torch import nn
 
 pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install 'softprune[accelerate]'")
@@ -15,7 +15,8 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 from softprune.adapters.accelerate import STATE_FILE, attach
 from softprune.core.sparsify import sparsify
-from softprune.methods import STR
+from softprune.goals.goal import Sparsity
+from softprune.methods import STR, RigL
 from softprune.ops import Exp
 
 pytestmark = pytest.mark.filterwarnings("ignore::softprune.forecast.forecast.ForecastWarning")
@@ -39,11 +40,11 @@ def _reset():
 class Run:
     """A training with Accelerate that can be stopped after any epoch."""
 
-    def __init__(self, *, method=METHOD, seed=0, clip=None, decay=DECAY, **settings):
+    def __init__(self, *, method=METHOD, seed=0, clip=None, decay=DECAY, total=None, **settings):
         self.accelerator, self.clip = Accelerator(cpu=True, **settings), clip
         accumulate = self.accelerator.gradient_accumulation_steps
         steps = EPOCHS * -(-len(loader()) // accumulate)
-        self.sparsifier = sparsify(network(seed), method)
+        self.sparsifier = sparsify(network(seed), method, **(total or {}))
         optimizer, scheduler = sgd(self.sparsifier.param_groups(**decay), steps)
         prepared = self.accelerator.prepare(self.sparsifier.model, optimizer, scheduler, loader())
         self.model, self.optimizer, self.scheduler, self.loader = prepared
@@ -81,6 +82,32 @@ def test_it_trains_what_the_plain_loop_trains(settings, same):
     assert run.sparsifier.diagnose() == wanted.diagnose()
     assert 0 < wanted.measure().overall < 1
     assert run.sparsifier.forecast == wanted.forecast
+
+
+@pytest.mark.parametrize(("method", "total", "left"), TOTALS)
+def test_goals_and_budgets_are_met_exactly(method, total, left):
+    run = Run(method=method, total=total()).train(EPOCHS)
+    wanted = train_plainly(EPOCHS, method=method, **total())
+    assert kept(run.sparsifier) == left
+    assert_equal(run.sparsifier.model.state_dict(), wanted.model.state_dict())
+    assert dict(run.sparsifier.measure()) == dict(wanted.measure())
+
+
+@pytest.mark.parametrize(
+    ("method", "total"),
+    [
+        pytest.param(METHOD, lambda: {"goal": Sparsity(0.9)}, id="goal"),
+        pytest.param(RigL(every=4), lambda: {"budget": a_tenth()}, id="rigl"),
+    ],
+)
+def test_a_loaded_state_approaches_its_goal_like_the_saved_one(method, total, tmp_path):
+    run = Run(method=method, total=total()).train(2)
+    run.accelerator.save_state(tmp_path)
+    run.train(4)
+    other = Run(method=method, total=total(), seed=1)
+    other.accelerator.load_state(tmp_path)
+    assert_equal(other.train(4).sparsifier.model.state_dict(), run.sparsifier.model.state_dict())
+    assert kept(other.sparsifier) == 237
 
 
 @pytest.mark.parametrize("method", [METHOD, STR(s_init=-3.0, g=Exp(k="auto"))], ids=["sigmoid", "scaled exp"])

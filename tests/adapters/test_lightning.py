@@ -7,15 +7,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from plain_loop import DECAY, METHOD, assert_equal, loader, network, sgd, train_plainly
+from plain_loop import DECAY, METHOD, TOTALS, a_tenth, assert_equal, kept, loader, network, sgd, train_plainly
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 pl = pytest.importorskip("lightning.pytorch", reason="Lightning is not installed: pip install 'softprune[lightning]'")
 
+from softprune import Units, constant  # noqa: E402
 from softprune.adapters.lightning import SoftpruneCallback, sparsifier_of  # noqa: E402
 from softprune.core.rule import Rule  # noqa: E402
-from softprune.methods import STR  # noqa: E402
+from softprune.goals.goal import Params, Sparsity  # noqa: E402
+from softprune.methods import STR, RigL  # noqa: E402
 from softprune.ops import Exp  # noqa: E402
 
 pytestmark = [
@@ -122,6 +124,68 @@ def test_it_trains_what_the_plain_loop_trains(settings, same, tmp_path):
     assert callback.sparsifier.diagnose() == wanted.diagnose()
     assert 0 < wanted.measure().overall < 1
     assert callback.sparsifier.forecast == wanted.forecast
+
+
+@pytest.mark.parametrize(("method", "total", "left"), TOTALS)
+def test_goals_and_budgets_are_met_exactly(method, total, left, tmp_path):
+    callback, module = SoftpruneCallback(method, submodule="net", **total()), Classifier()
+    fit(callback, module, tmp_path)
+    wanted = train_plainly(EPOCHS, method=method, **total())
+    assert kept(callback.sparsifier) == left
+    assert_equal(module.net.state_dict(), wanted.model.state_dict())
+    assert dict(callback.sparsifier.measure()) == dict(wanted.measure())
+
+
+@pytest.mark.parametrize(
+    ("method", "total"),
+    [
+        pytest.param(METHOD, lambda: {"goal": Sparsity(0.9)}, id="goal"),
+        pytest.param(RigL(every=4), lambda: {"budget": a_tenth()}, id="rigl"),
+    ],
+)
+def test_a_resumed_run_approaches_its_goal_like_the_uninterrupted_one(method, total, tmp_path):
+    every_epoch = pl.callbacks.ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+    whole = Classifier()
+    settings = {"callbacks": [every_epoch], "enable_checkpointing": True}
+    fit(SoftpruneCallback(method, submodule="net", **total()), whole, tmp_path, **settings)
+    callback, resumed = SoftpruneCallback(method, submodule="net", bake=True, **total()), Classifier(seed=1)
+    fit(callback, resumed, tmp_path, ckpt_path=tmp_path / "epoch=1.ckpt")
+    for layer in (1, 3):
+        assert torch.equal(resumed.net[layer].weight, whole.net[layer].weight)
+    assert sum(int(torch.count_nonzero(resumed.net[layer].weight)) for layer in (1, 3)) == 237
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"goal": Sparsity(0.9), "threshold_decay": 0.1}, "threshold_decay has no effect", id="goal"),
+        pytest.param({"rules": [Rule("1", goal=Params(9))], "threshold_decay": 0.1}, "has no effect", id="rule"),
+        pytest.param({"budget": a_tenth(), "threshold_decay": 0.1}, "has no effect", id="budget"),
+        pytest.param({"threshold_decay": -1.0}, "threshold_decay must be a finite number", id="bad decay"),
+    ],
+)
+def test_a_decay_that_cannot_work_is_refused_by_the_constructor(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SoftpruneCallback(METHOD, **settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        pytest.param(METHOD, {"goal": 0.9}, r"did you mean Sparsity\(0.9\)", id="a goal that is a number"),
+        pytest.param(METHOD, {"goal": Params(9), "budget": a_tenth()}, "give one", id="goal and budget"),
+        pytest.param(RigL(), {"goal": Sparsity(0.9)}, "pass a budget", id="a method that needs a budget"),
+        pytest.param(METHOD, {"goal": Sparsity(0.5), "units": Units.filter}, "pass example=", id="filters"),
+        pytest.param(METHOD, {"schedule": constant()}, "for a goal or a budget", id="a schedule for nothing"),
+    ],
+)
+def test_a_total_that_cannot_work_is_refused_and_the_model_stays_as_it_is(method, settings, message, tmp_path):
+    module = Classifier()
+    before = {name: t.clone() for name, t in module.state_dict().items()}
+    with pytest.raises((TypeError, ValueError), match=message):
+        fit(SoftpruneCallback(method, submodule="net", **settings), module, tmp_path)
+    assert_equal(module.state_dict(), before)
+    assert type(module.net[1]) is nn.Linear
 
 
 def test_an_optimizer_over_all_parameters_gives_thresholds_the_decay_of_the_callback(tmp_path):

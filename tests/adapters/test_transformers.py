@@ -5,7 +5,7 @@ import logging
 
 import pytest
 import torch
-from plain_loop import assert_equal
+from plain_loop import assert_equal, kept
 from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import Dataset, SequentialSampler
@@ -26,9 +26,10 @@ from transformers import (  # noqa: E402
     get_cosine_schedule_with_warmup,
 )
 
+from softprune import Filters, Params, Sparsity, Units, constant, profile, uniform  # noqa: E402
 from softprune.adapters.transformers import SoftpruneCallback, sparsify_trainer  # noqa: E402
 from softprune.core.sparsify import sparsify  # noqa: E402
-from softprune.methods import STR  # noqa: E402
+from softprune.methods import GMP, SET, STR, RigL, Static  # noqa: E402
 from softprune.ops import Exp  # noqa: E402
 from softprune.train.data.digits import load_digits  # noqa: E402
 
@@ -114,8 +115,8 @@ def trainer_of(model, folder, *, callbacks=(), optimizers=(None, None), optimize
     return made
 
 
-def train_plainly(*, clip=None, half=False):
-    sparsifier = sparsify(bert(), METHOD)
+def train_plainly(*, method=METHOD, clip=None, half=False, **settings):
+    sparsifier = sparsify(bert(), method, **settings)
     groups = sparsifier.param_groups(weight_decay=WEIGHT_DECAY, threshold_decay=THRESHOLD_DECAY)
     optimizer = torch.optim.SGD(groups, lr=LR)
     scheduler = get_cosine_schedule_with_warmup(optimizer, 0, STEPS)
@@ -156,6 +157,87 @@ def test_it_trains_what_the_plain_loop_trains(settings, same, tmp_path):
     assert sparsifier.diagnose() == wanted.diagnose()
     assert 0 < wanted.measure().overall < 1
     assert sparsifier.forecast == wanted.forecast
+
+
+EXAMPLE = {"input_ids": torch.zeros(1, 64, dtype=torch.long)}
+
+
+def a_tenth():
+    """A budget of a tenth of each tensor of `bert`: of its 10,144 weights 54 + 205 + 6 + 7 * 102 + 32 = 1,011."""
+    return uniform(profile(bert(), EXAMPLE), Sparsity(0.9))
+
+
+@pytest.mark.parametrize(
+    ("method", "total", "left"),
+    [
+        pytest.param(METHOD, lambda: {"goal": Params(1000)}, 1000, id="params"),
+        pytest.param(METHOD, lambda: {"goal": Sparsity(0.75), "schedule": constant()}, 2536, id="a schedule"),
+        pytest.param(GMP(every=4), lambda: {"goal": Params(1000)}, 1000, id="gmp"),
+        pytest.param(RigL(every=2), lambda: {"budget": a_tenth(), "seed": 3}, 1011, id="rigl"),
+        pytest.param(SET(every=2), lambda: {"budget": a_tenth(), "seed": 3}, 1011, id="set"),
+        pytest.param(Static(), lambda: {"budget": a_tenth(), "seed": 3}, 1011, id="static"),
+        pytest.param(
+            METHOD, lambda: {"goal": Filters(100), "units": Units.filter, "example": EXAMPLE}, 100, id="filters"
+        ),
+        pytest.param(METHOD, lambda: {"goal": Sparsity(0.5), "units": Units.block(4, 4)}, 236, id="blocks"),
+    ],
+)
+def test_goals_and_budgets_are_met_exactly(method, total, left, tmp_path):
+    trainer = trainer_of(bert(), tmp_path)
+    sparsifier = sparsify_trainer(trainer, method, **total())
+    trainer.train()
+    wanted = train_plainly(method=method, **total())
+    assert kept(sparsifier) == left
+    assert_equal(trainer.model.state_dict(), wanted.model.state_dict())
+    assert trainer.state.log_history[-1]["sparsity"] == wanted.measure().overall
+    plain = list(bert().state_dict())
+    sparsifier.bake()
+    trainer.save_model(str(tmp_path / "baked"))
+    loaded = BertForSequenceClassification.from_pretrained(tmp_path / "baked")
+    assert list(loaded.state_dict()) == plain
+    assert_equal(loaded.state_dict(), trainer.model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("method", "total"),
+    [
+        pytest.param(METHOD, lambda: {"goal": Params(1000)}, id="goal"),
+        pytest.param(RigL(every=2), lambda: {"budget": a_tenth()}, id="rigl"),
+        pytest.param(METHOD, lambda: {"goal": Filters(100), "units": Units.filter, "example": EXAMPLE}, id="filters"),
+    ],
+)
+def test_a_resumed_run_approaches_its_goal_like_the_uninterrupted_one(method, total, tmp_path):
+    whole, resumed = (trainer_of(bert(seed), tmp_path, save_strategy="steps", save_steps=6) for seed in (0, 1))
+    sparsify_trainer(whole, method, **total())
+    whole.train()
+    sparsify_trainer(resumed, method, **total())
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert_equal(resumed.model.state_dict(), whole.model.state_dict())
+
+
+def test_baking_the_best_checkpoint_meets_a_goal_that_did_not_hold_yet(tmp_path):
+    epochs = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 2}
+    trainer = trainer_of(bert(), tmp_path, load_best_model_at_end=True, greater_is_better=True, **epochs)
+    sparsifier = sparsify_trainer(trainer, METHOD, goal=Params(1000))
+    trainer.train()
+    # The larger loss is called the better one, so it is the one of the first epoch.
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
+    assert kept(sparsifier) > 1000
+    targets = sparsifier.targets
+    sparsifier.bake()
+    assert sum(int(torch.count_nonzero(getattr(*target.sites[0]))) for target in targets) == 1000
+
+
+def test_tied_weights_and_the_linear_layer_of_gpt2_share_a_goal(tmp_path):
+    trainer = trainer_of(gpt2(), tmp_path)
+    trainer.data_collator = lambda rows: {"input_ids": (texts := _stack(rows)), "labels": texts}
+    sparsifier = sparsify_trainer(trainer, METHOD, goal=Params(1000))
+    trainer.train()
+    assert kept(sparsifier) == 1000
+    assert {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight"} < {t.name for t in sparsifier.targets}
+    # Single weights of layers that have no blocks are not taken for blocks.
+    with pytest.raises(ValueError, match="nothing to gate"):
+        sparsify_trainer(trainer_of(gpt2(), tmp_path), METHOD, goal=Sparsity(0.5), units=Units.block(4, 4))
 
 
 def test_accumulated_batches_make_one_step(tmp_path):
@@ -331,6 +413,33 @@ def test_the_state_is_plain_json(tmp_path):
         "softprune"
     ]
     assert saved == {**sparsifier.state_dict(), "step": 6}
+
+
+@pytest.mark.parametrize(
+    ("method", "total", "message"),
+    [
+        pytest.param(METHOD, {"goal": 0.9}, r"did you mean Sparsity\(0.9\)", id="a goal that is a number"),
+        pytest.param(METHOD, {"goal": Params(9), "threshold_decay": 0.1}, "has no effect", id="decay under a goal"),
+        pytest.param(METHOD, {"goal": Params(9), "budget": a_tenth()}, "give one", id="goal and budget"),
+        pytest.param(RigL(), {}, "pass a budget", id="a method that needs a budget"),
+        pytest.param(METHOD, {"goal": Sparsity(0.5), "units": Units.filter}, "pass example=", id="filters"),
+        pytest.param(METHOD, {"schedule": constant()}, "for a goal or a budget", id="a schedule for nothing"),
+        pytest.param(
+            METHOD, {"goal": Filters(9), "units": Units.filter, "example": EXAMPLE, "weight_decay": -1.0},
+            "weight_decay must be", id="bad decay of weights",
+        ),
+    ],
+)  # fmt: skip
+def test_a_total_that_cannot_work_is_refused_and_nothing_is_changed(method, total, message, tmp_path):
+    model, total = bert(), dict(total)
+    trainer = trainer_of(model, tmp_path, weight_decay=total.pop("weight_decay", WEIGHT_DECAY))
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    callbacks = list(trainer.callback_handler.callbacks)
+    with pytest.raises((TypeError, ValueError), match=message):
+        sparsify_trainer(trainer, method, **total)
+    assert_equal(model.state_dict(), before)
+    assert type(model.classifier) is nn.Linear
+    assert (list(trainer.callback_handler.callbacks), trainer.optimizer) == (callbacks, None)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,28 @@ def test_blocks_are_zero_as_a_whole_with_edges_that_do_not_divide() -> None:
     assert float((weight != 0).float().mean()) > 0.2
 
 
+def test_a_weight_that_an_embedding_reads_too_has_no_gate() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.hidden, self.head = nn.Embedding(8, 8), nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.hidden(self.embedding(x)).relu())
+
+    model, x = Tied(), torch.arange(8)
+    sparsifier = sparsify(model, STR(), goal=Sparsity(0.5), units=Units.block(4, 4))
+    assert [t.name for t in sparsifier.targets] == ["hidden.importance.m"]
+    sparsifier.solve(at=1.0)
+    before = model(x)
+    assert torch.equal(sparsifier.bake(at="target")(x), before)
+    assert model.head.weight is model.embedding.weight
+    del model.hidden
+    with pytest.raises(ValueError, match="nothing to gate"):
+        sparsify(model, STR(), goal=Sparsity(0.5), units=Units.block(4, 4))
+
+
 def test_a_single_layer_has_units_too() -> None:
     layer = nn.Linear(8, 8)
     sparsifier = sparsify(layer, GMP(), goal=Sparsity(0.75), units=Units.block(4, 4), schedule=softprune.constant())

@@ -10,15 +10,17 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from softprune.adapters.clipping import ThresholdsAside
+from softprune.adapters.thresholds import ThresholdsAside, refuse_decay
+from softprune.budget.budget import Budget
 from softprune.budget.profiler import prunable_tensors
 from softprune.core.groups import take_out
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
+from softprune.goals.goal import Goal, Rank
+from softprune.goals.schedule import Schedule
 from softprune.methods.base import Method
-
-# What a Lightning Trainer plans: the number of its optimizer steps, and their learning rates.
+from softprune.ops.units import Units
 
 
 def count_steps(trainer: Any, pl_module: Any) -> int:
@@ -34,7 +36,7 @@ def count_steps(trainer: Any, pl_module: Any) -> int:
     return int(steps)
 
 
-def schedule(trainer: Any) -> tuple[LRScheduler | None, int]:
+def scheduler_of(trainer: Any) -> tuple[LRScheduler | None, int]:
     """The learning rate scheduler, and the number of optimizer steps between two of its steps."""
     configs = trainer.lr_scheduler_configs
     known = len(configs) == 1 and isinstance(configs[0].scheduler, LRScheduler)
@@ -66,14 +68,12 @@ class SoftpruneCallback(pl.Callback):  # type: ignore[misc,name-defined]
     """Puts a method on the model of a Lightning Trainer.
 
     The network is sparsified before the optimizers are made, so `self.parameters()` has the thresholds in it.
-    Gradient clipping leaves them out.
+    Gradient clipping leaves them out. `goal`, `budget`, `schedule`, `units`, `skip`, `rules`, `example` and `seed` are
+    those of `sparsify`; with an example MACs are logged beside the sparsity.
 
     Args:
         method: such as `STR(s_init=-60.0)`.
         submodule: path of the module to sparsify; the whole LightningModule if empty.
-        skip: as for `sparsify`.
-        rules: as for `sparsify`.
-        example: as for `sparsify`; with it MACs are logged beside the sparsity.
         threshold_decay: decay of s, where the optimizer would give it that of the weights.
         total_steps: optimizer steps of the whole training; None asks the Trainer.
         bake: leave a plain model with zeros behind when the fit has ended.
@@ -87,15 +87,30 @@ class SoftpruneCallback(pl.Callback):  # type: ignore[misc,name-defined]
         method: Method,
         *,
         submodule: str = "",
+        goal: Goal | Rank | None = None,
+        budget: Budget | None = None,
+        schedule: Schedule | None = None,
+        units: Units = Units.weight,
         skip: Match | Iterable[Match] = (),
         rules: Sequence[Rule] = (),
         example: Any = None,
+        seed: int = 0,
         threshold_decay: float | None = None,
         total_steps: int | None = None,
         bake: bool = False,
     ) -> None:
+        refuse_decay(threshold_decay, goal, budget, rules)
         self.method, self.submodule = method, submodule
-        self.choice: dict[str, Any] = {"skip": skip, "rules": rules, "example": example}
+        self.settings: dict[str, Any] = {
+            "goal": goal,
+            "budget": budget,
+            "schedule": schedule,
+            "units": units,
+            "skip": skip,
+            "rules": rules,
+            "example": example,
+            "seed": seed,
+        }
         self.threshold_decay, self.total_steps, self.bake = threshold_decay, total_steps, bake
         self.sparsifier: Sparsifier | None = None
         self._early: set[str] = set()
@@ -110,7 +125,7 @@ class SoftpruneCallback(pl.Callback):  # type: ignore[misc,name-defined]
                 kind = type(trainer.strategy).__name__
                 raise ValueError(f"{kind} takes apart the parameters that thresholds act on: use strategy='ddp'")
             self._early = {tensor.name for tensor in prunable_tensors(model)}
-            self.sparsifier = sparsify(model, self.method, **self.choice)
+            self.sparsifier = sparsify(model, self.method, **self.settings)
         elif self.sparsifier.model is not model:
             raise ValueError("this callback manages another model already: make a callback for each model")
 
@@ -122,7 +137,7 @@ class SoftpruneCallback(pl.Callback):  # type: ignore[misc,name-defined]
         if late:
             raise ValueError(f"{', '.join(late)} came after callbacks were set up: build the network in __init__")
         total_steps = count_steps(trainer, pl_module) if self.total_steps is None else self.total_steps
-        scheduler, every = schedule(trainer)
+        scheduler, every = scheduler_of(trainer)
         thresholds = sparsifier.method.thresholds(sparsifier.targets)
         if self.threshold_decay is not None:
             take_out(thresholds, optimizers, self.threshold_decay)

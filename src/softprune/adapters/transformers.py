@@ -9,10 +9,14 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from softprune.budget.budget import Budget
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
+from softprune.goals.goal import Goal, Rank
+from softprune.goals.schedule import Schedule
 from softprune.methods.base import Method
+from softprune.ops.units import Units
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -21,6 +25,7 @@ except ImportError as error:
     raise ImportError("the Trainer adapter needs transformers: pip install 'softprune[transformers]'") from error
 
 from softprune.adapters.accelerate import attach_inner
+from softprune.adapters.thresholds import refuse_decay
 
 STATE = "softprune"  # the entry in trainer_state.json
 
@@ -29,33 +34,50 @@ def sparsify_trainer(
     trainer: Trainer,
     method: Method,
     *,
+    goal: Goal | Rank | None = None,
+    budget: Budget | None = None,
+    schedule: Schedule | None = None,
+    units: Units = Units.weight,
     skip: Match | Iterable[Match] = (),
     rules: Sequence[Rule] = (),
     example: Any = None,
+    seed: int = 0,
     threshold_decay: float | None = None,
 ) -> Sparsifier:
     """Put a method on the model of a Trainer, of any subclass, that has not trained yet.
 
     The optimizer is the one that the training arguments ask for, with the thresholds in a group of their own.
-    Gradient clipping leaves them out: it would weaken the loss against the decay that drives them.
+    Gradient clipping leaves them out: it would weaken the loss against the decay that drives them. `goal`, `budget`,
+    `schedule`, `units`, `skip`, `rules`, `example` and `seed` are those of `sparsify`; with an example MACs are logged
+    beside the sparsity.
 
     Args:
         trainer: with a model and without an optimizer.
         method: such as `STR(s_init=-60.0)`.
-        skip: as for `sparsify`.
-        rules: as for `sparsify`.
-        example: as for `sparsify`; with it MACs are logged beside the sparsity.
         threshold_decay: decay of s; None takes the weight decay of the training arguments.
 
     Returns:
         The handle: bake the model with it after training, then save it.
     """
+    refuse_decay(threshold_decay, goal, budget, rules)
     make_optimizer = _optimizer_maker(trainer)
     model, args = trainer.model, trainer.args
     assert model is not None
-    # GPT-2 and its relatives have a linear layer of their own.
-    conv1d = [Rule(_is_conv1d_weight, skip=False)] if any(isinstance(m, Conv1D) for m in model.modules()) else []
-    sparsifier = sparsify(model, method, skip=skip, rules=[*conv1d, *rules], example=example)
+    # GPT-2 and its relatives have a linear layer of their own, which has no units but its weights.
+    has_conv1d = units == Units() and any(isinstance(m, Conv1D) for m in model.modules())
+    conv1d = [Rule(_is_conv1d_weight, skip=False)] if has_conv1d else []
+    sparsifier = sparsify(
+        model,
+        method,
+        goal=goal,
+        budget=budget,
+        schedule=schedule,
+        units=units,
+        skip=skip,
+        rules=[*conv1d, *rules],
+        example=example,
+        seed=seed,
+    )
     try:
         groups = sparsifier.param_groups(weight_decay=args.weight_decay, threshold_decay=threshold_decay)
     except ValueError:

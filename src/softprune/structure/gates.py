@@ -6,6 +6,7 @@ Taking the gates off multiplies them in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -189,6 +190,9 @@ def gates_for(model: nn.Module, units: Units, example: Any) -> list[Gated]:
     else:
         found = _blocks(model, units)
         what = f"a linear layer or convolution of at least {units.rows} outputs and {units.cols} inputs"
+    # What another module reads too (tied weights) cannot be multiplied for one of them alone.
+    readers = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
+    found = [g for g in found if all(readers[id(module._parameters.get(name))] <= 1 for module, name in g.tensors)]
     if not found:
         raise ValueError(f"{type(model).__name__} has no {what}: there is nothing to gate")
     return found

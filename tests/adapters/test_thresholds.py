@@ -5,7 +5,7 @@ import torch
 from plain_loop import METHOD
 from torch import nn
 
-from softprune.adapters.clipping import ThresholdsAside
+from softprune.adapters.thresholds import ThresholdsAside
 from softprune.core.sparsify import sparsify
 
 

@@ -1,4 +1,4 @@
-"""Thresholds and gradient clipping: a framework clips whatever has a gradient between backward and the step."""
+"""Thresholds in the loop of a framework: their decay, and gradient clipping, which leaves them out."""
 
 from __future__ import annotations
 
@@ -8,11 +8,28 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from softprune.budget.budget import Budget
+from softprune.core.groups import check_decay
+from softprune.core.rule import Rule
+from softprune.goals.goal import Goal, Rank
+
+
+def refuse_decay(decay: float | None, goal: Goal | Rank | None, budget: Budget | None, rules: Iterable[Rule]) -> None:
+    """Raise for a threshold decay that is no decay, or that would do nothing: goals and budgets set thresholds."""
+    if decay is None:
+        return
+    check_decay("threshold_decay", decay)
+    if goal is not None or budget is not None or any(rule.goal is not None for rule in rules):
+        raise ValueError(
+            "threshold_decay has no effect under a goal or a budget, which set the thresholds: leave it out"
+        )
+
 
 class ThresholdsAside:
-    """Takes the gradients of thresholds out of the sight of clipping, and gives them back when the step begins.
+    """Hides the gradients of thresholds from clipping, and gives them back when the step begins.
 
-    Clipping would weaken the loss, which holds a threshold back, and not the decay, which drives it.
+    A framework clips whatever has a gradient between backward and the step. That would weaken the loss, which holds a
+    threshold back, and not the decay, which drives it.
 
     Args:
         thresholds: of one model.
