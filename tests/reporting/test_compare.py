@@ -21,7 +21,7 @@ from softprune.reporting.compare import (
     group_table,
     write_comparison,
 )
-from softprune.reporting.frontier import front, frontier, layer_budgets, macs_frontier, pareto
+from softprune.reporting.frontier import front, frontier, layer_budgets, macs_frontier, only_cohort, pareto
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -41,7 +41,7 @@ def named(chart):
 
 
 def test_the_frontier_has_means_and_deviations_and_the_dense_line(runs):
-    series = named(frontier(runs))
+    series = named(frontier(only_cohort(runs)))
     assert list(series) == ["gmp global", "st3", "str goal", "dense"]
     best = series["str goal"]
     assert best.x == pytest.approx((0.9, 0.98))
@@ -53,7 +53,7 @@ def test_the_frontier_has_means_and_deviations_and_the_dense_line(runs):
 
 
 def test_the_frontier_of_multiply_adds_reaches_to_the_dense_network(runs):
-    chart = macs_frontier(runs)
+    chart = macs_frontier(only_cohort(runs))
     series = named(chart)
     assert chart.x.scale == "log"
     assert series["st3"].x == pytest.approx((0.02 * 100_200, 0.1 * 100_200))
@@ -80,14 +80,14 @@ def test_the_front_is_what_no_other_dominates(points, kept):
 
 
 def test_the_pareto_chart_marks_the_front(runs):
-    series = named(pareto(runs))
+    series = named(pareto(only_cohort(runs)))
     assert series["not dominated"].y == pytest.approx((0.901, 0.921))
     assert all("not dominated" in note for note in series["str goal"].notes)
     assert not any("not dominated" in note for note in series["gmp global"].notes)
 
 
 def test_budgets_stand_side_by_side_at_the_level_of_most_methods(runs):
-    chart = layer_budgets(runs)
+    chart = layer_budgets(only_cohort(runs))
     assert "98 % sparsity" in chart.title
     assert chart.x.categories == ("conv.weight", "fc.weight")
     assert named(chart)["str goal"].y == pytest.approx((0.98, 0.98))
@@ -96,7 +96,7 @@ def test_budgets_stand_side_by_side_at_the_level_of_most_methods(runs):
 def test_a_method_that_failed_does_not_hide_the_others(tmp_path):
     for number, accuracy in enumerate((0.90, 0.91, 0.92, 0.93, 0.2)):
         write_outcome(tmp_path / str(number), level=0.9 + number / 100, accuracy=accuracy)
-    chart = frontier(read(tmp_path))
+    chart = frontier(only_cohort(read(tmp_path)))
     assert chart.y.low == pytest.approx(0.84)  # 0.93 - 3 * (0.93 - 0.90)
     assert "Below the axis: str goal, 94 % sparsity: 20.00%" in chart.caption
     assert 0.2 in chart.series[0].y
@@ -184,12 +184,12 @@ def test_nothing_finished_is_said(tmp_path):
     with pytest.raises(ValueError, match="none of the 1 runs is finished"):
         write_comparison([tmp_path], tmp_path / "compare.html")
     with pytest.raises(ValueError, match="no run is finished"):
-        frontier(read(tmp_path))
+        frontier(only_cohort(read(tmp_path)))
 
 
 def test_one_chart_refuses_runs_of_two_kinds(bench):
     with pytest.raises(ValueError, match="2 kinds"):
-        frontier(read(bench))
+        frontier(only_cohort(read(bench)))
     assert len(comparison_charts(read(bench))) == 8
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import TensorCost
 from softprune.budget.show import WEIGHT
 from softprune.reporting.labels import part, shared_noun
 from softprune.reporting.reading import known, number
-from softprune.reporting.run import LayerRow, Run
+from softprune.reporting.run import Run
 
 Mark = Literal["line", "step", "points", "bars"]
 NAN = float("nan")
@@ -22,69 +22,40 @@ MOST_LINES = 60
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis.
+    """One axis."""
 
-    Args:
-        label: what it measures, with its unit.
-        scale: "linear" or "log".
-        percent: values are fractions, and are written as percent.
-        categories: names of the places 0, 1, 2, ... if it counts things, such as layers.
-        low: where it begins; None to fit the values.
-        high: where it ends; None to fit the values.
-    """
-
-    label: str
+    label: str  # what it measures, with its unit
     scale: Literal["linear", "log"] = "linear"
-    percent: bool = False
-    categories: tuple[str, ...] = ()
-    low: float | None = None
+    percent: bool = False  # values are fractions, and are written as percent
+    categories: tuple[str, ...] = ()  # names of the places 0, 1, 2, ... if it counts things, such as layers
+    low: float | None = None  # where it begins and ends; None to fit the values
     high: float | None = None
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values that belong together and have one entry in the legend.
-
-    Args:
-        name: of the entry.
-        x: places; as many as y.
-        y: values; one that is not finite is a gap.
-        mark: how they are drawn.
-        spread: half the length of each error bar; empty for none.
-        notes: a text for each value beside its numbers; empty for none.
-        group: what shares a colour and is filtered together, such as a method; the name itself if empty.
-        faint: drawn behind the others, as a reference.
-    """
+    """Values that belong together and have one entry in the legend."""
 
     name: str
     x: tuple[float, ...]
-    y: tuple[float, ...]
+    y: tuple[float, ...]  # as many as x; one that is not finite is a gap
     mark: Mark = "line"
-    spread: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
-    group: str = ""
-    faint: bool = False
+    spread: tuple[float, ...] = ()  # half the length of each error bar; empty for none
+    notes: tuple[str, ...] = ()  # a text for each value beside its numbers; empty for none
+    group: str = ""  # what shares a colour and is filtered together, such as a method; the name itself if empty
+    faint: bool = False  # drawn behind the others, as a reference
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure.
-
-    Args:
-        name: its file name and anchor, such as "layer_sparsity".
-        title: one line.
-        caption: what a reader sees in it, in a sentence or two.
-        x: the horizontal axis.
-        y: the vertical axis.
-        series: in the order of the legend.
-    """
+    """A figure; its name is that of its file and anchor, such as "layer_sparsity"."""
 
     name: str
     title: str
-    caption: str
+    caption: str  # what a reader sees in it, in a sentence or two
     x: Axis
     y: Axis
-    series: tuple[Series, ...]
+    series: tuple[Series, ...]  # in the order of the legend
 
 
 # Charts of a whole run over time: loss, accuracy, sparsity.
@@ -100,10 +71,7 @@ def training_loss(runs: Sequence[Run]) -> Chart:
         caption="Loss of the batch at every logged step.",
         x=Axis("optimizer step"),
         y=Axis("training loss"),
-        series=tuple(
-            _series(name, ((number(row.get("step")), number(row.get("loss"))) for row in run.steps))
-            for run, name in named(runs, "loss")
-        ),
+        series=_over_time(runs, "loss"),
     )
 
 
@@ -115,13 +83,13 @@ def accuracy(runs: Sequence[Run]) -> Chart:
         caption="Share of the test samples that are classified correctly, after every evaluated epoch.",
         x=EPOCHS,
         y=Axis("test accuracy", percent=True),
-        series=tuple(_series(name, _by_epoch(run.epochs, "accuracy")) for run, name in named(runs, "accuracy")),
+        series=_over_time(runs, "accuracy"),
     )
 
 
 def sparsity(runs: Sequence[Run]) -> Chart:
     """Total sparsity over the epochs; the paper's figure 2. Goals are drawn faint."""
-    series = [_series(name, _by_epoch(run.epochs, "sparsity")) for run, name in named(runs, "sparsity")]
+    series = _over_time(runs, "sparsity")
     last = max((x for one in series for x in one.x), default=1.0)
     goals = {known(part(run.config, "goal").get("sparsity")): run.goal for run in runs}
     lines = [
@@ -139,21 +107,24 @@ def sparsity(runs: Sequence[Run]) -> Chart:
     )
 
 
+def _over_time(runs: Sequence[Run], key: str) -> tuple[Series, ...]:
+    """A line for each run: the loss by optimizer steps, anything else by epochs."""
+    found = []
+    for run, name in named(runs, key):
+        if key == "loss":
+            points = [(number(row.get("step")), number(row.get(key))) for row in run.steps]
+        else:  # files count epochs from 0; a reader counts those that are over
+            points = [(number(row.get("epoch")) + 1, number(row[key])) for row in run.epochs if key in row]
+        placed = [(x, y) for x, y in points if math.isfinite(x)]
+        found.append(Series(name, tuple(x for x, _ in placed), tuple(y for _, y in placed)))
+    return tuple(found)
+
+
 def named(runs: Sequence[Run], alone: str) -> list[tuple[Run, str]]:
     """Every run with the name of its series: what is measured for one run, the folders for several."""
     names = [run.name for run in runs] if len(runs) > 1 else [alone] * len(runs)
     twice = {name for name in names if names.count(name) > 1}
     return [(run, f"{run.path}" if name in twice else name) for run, name in zip(runs, names, strict=True)]
-
-
-def _by_epoch(rows: Sequence[Mapping[str, Any]], key: str) -> Iterable[tuple[float, float]]:
-    # Files count epochs from 0; a reader counts those that are over.
-    return ((number(row.get("epoch")) + 1, number(row[key])) for row in rows if key in row)
-
-
-def _series(name: str, points: Iterable[tuple[float, float]]) -> Series:
-    placed = [(x, y) for x, y in points if math.isfinite(x)]
-    return Series(name, tuple(x for x, _ in placed), tuple(y for _, y in placed))
 
 
 # Charts of the layers: their thresholds over time, and what each of them keeps at the end.
@@ -200,32 +171,32 @@ def evenly(number: int, *, room: int) -> list[int]:
 
 def final_thresholds(runs: Sequence[Run]) -> Chart:
     """The last threshold of every layer; the paper's figure 3."""
+    counted = shared_noun(run.units for run in runs)
+    pruned = "Weights" if all(run.units == WEIGHT for run in runs) else f"Importances of the {counted}"
     return _by_layer(
-        "final_thresholds",
-        [
-            (name, {tensor: rows[-1].alpha for tensor, rows in run.layers.items()})
-            for run, name in named(runs, "threshold")
-        ],
+        runs,
+        [(name, {t: rows[-1].alpha for t, rows in run.layers.items()}) for run, name in named(runs, "threshold")],
+        name="final_thresholds",
         title="Thresholds at the end",
-        caption=f"{_what(runs)} of a layer that are smaller than its threshold are zero.",
+        caption=f"{pruned} of a layer that are smaller than its threshold are zero.",
         y=Axis("threshold", low=0.0),
-        tensors=tensor_names(runs),
     )
 
 
 def layer_sparsity(runs: Sequence[Run], *, against: Sequence[Budget] = ()) -> Chart:
     """What every layer gives up at the end, beside other budgets; the paper's figure 6."""
-    costs, counted = tensor_costs(runs), shared_noun(run.units for run in runs)
+    counted = shared_noun(run.units for run in runs)
     found = [(name, {t: 1 - d for t, d in last_densities(run).items()}) for run, name in named(runs, "this run")]
     found += [(b.source, {t: 1 - b[t] for t in b}) for b in against]
     return _by_layer(
-        "layer_sparsity",
+        runs,
         found,
+        against,
+        name="layer_sparsity",
         title="Sparsity of every layer",
         caption=f"Share of the {counted} of each layer that are zero at the end, from the first layer to the last.",
         y=Axis("sparsity", percent=True, low=0.0, high=1.0),
-        tensors=tensor_names(runs, against),
-        notes=lambda tensor, value: _kept(costs.get(tensor), value, counted),
+        note=lambda cost, value: f"{(1 - value) * cost.params:,.0f} of {cost.params:,} {counted} are left",
     )
 
 
@@ -235,19 +206,15 @@ def layer_macs(runs: Sequence[Run], *, against: Sequence[Budget] = ()) -> Chart:
     found = [(name, last_macs(run)) for run, name in named(runs, "this run")]
     found += [(b.source, {t: b[t] * costs[t].macs for t in b if t in costs}) for b in against]
     return _by_layer(
-        "layer_macs",
+        runs,
         found,
+        against,
+        name="layer_macs",
         title="Multiply-adds of every layer",
         caption="Multiply-adds of one forward pass that are left in each layer; what is zero is not counted.",
         y=Axis("multiply-adds left", low=0.0),
-        tensors=tensor_names(runs, against),
-        notes=lambda tensor, value: _of_dense(costs.get(tensor), value),
+        note=lambda cost, value: f"{value / cost.macs * 100:.2f} % of {cost.macs:,}" if cost.macs else "",
     )
-
-
-def tensor_names(runs: Sequence[Run], against: Sequence[Budget] = ()) -> list[str]:
-    """All tensors in the order of the network, those of the first run first."""
-    return list(dict.fromkeys(name for one in [*map(last_densities, runs), *against] for name in one))
 
 
 def tensor_costs(runs: Sequence[Run]) -> dict[str, TensorCost]:
@@ -258,7 +225,7 @@ def tensor_costs(runs: Sequence[Run]) -> dict[str, TensorCost]:
 
 def last_densities(run: Run) -> Mapping[str, float]:
     """What every tensor keeps at the end of the last logged epoch."""
-    return _last(run, lambda row: row.density) or dict(run.budget or {})
+    return {tensor: rows[-1].density for tensor, rows in run.layers.items()} or dict(run.budget or {})
 
 
 def last_macs(run: Run) -> Mapping[str, float]:
@@ -267,56 +234,34 @@ def last_macs(run: Run) -> Mapping[str, float]:
         return {}
     costs = tensor_costs([run])
     kept = {name: density * costs[name].macs for name, density in (run.budget or {}).items() if name in costs}
-    return _last(run, lambda row: row.macs) or kept
-
-
-def _last(run: Run, value: Callable[[LayerRow], float]) -> dict[str, float]:
-    return {tensor: value(rows[-1]) for tensor, rows in run.layers.items()}
+    return {tensor: rows[-1].macs for tensor, rows in run.layers.items()} or kept
 
 
 def _by_layer(
-    name: str,
-    found: Iterable[tuple[str, Mapping[str, float]]],
+    runs: Sequence[Run],
+    found: Sequence[tuple[str, Mapping[str, float]]],
+    against: Sequence[Budget] = (),
     *,
+    name: str,
     title: str,
     caption: str,
     y: Axis,
-    tensors: Sequence[str],
-    notes: Callable[[str, float], str] = lambda tensor, value: "",
+    note: Callable[[TensorCost, float], str] = lambda cost, value: "",
 ) -> Chart:
-    rows = list(found)
-    places = tuple(map(float, range(len(tensors))))
+    """Values by tensor under their labels; ``note`` makes a text of each value that is known."""
+    # In the order of the network, the tensors of the first run first.
+    tensors = list(dict.fromkeys(tensor for one in [*map(last_densities, runs), *against] for tensor in one))
+    costs = tensor_costs(runs)
     series = []
-    for label, values in rows:
-        if not values:
-            # Its place, and so its colour, stays: a run looks the same in all charts.
-            series.append(Series(label, (), ()))
-            continue
-        ys = tuple(values.get(tensor, NAN) for tensor in tensors)
-        texts = tuple(notes(tensor, value) for tensor, value in zip(tensors, ys, strict=True))
+    for label, values in found:
+        # Without values its place, and so its colour, stays: a run looks the same in all charts.
+        points = [(tensor, values.get(tensor, NAN)) for tensor in tensors] if values else []
+        notes = tuple(note(costs[t], value) if t in costs and math.isfinite(value) else "" for t, value in points)
         # One series alone is easier to read as bars; several would be a fence.
-        mark: Mark = "bars" if len(rows) == 1 else "line"
-        series.append(Series(label, places, ys, mark=mark, notes=texts if any(texts) else ()))
+        mark: Mark = "bars" if points and len(found) == 1 else "line"
+        xs, ys = tuple(map(float, range(len(points)))), tuple(value for _, value in points)
+        series.append(Series(label, xs, ys, mark, notes=notes if any(notes) else ()))
     return Chart(name, title, caption, Axis("layer", categories=tuple(tensors)), y, tuple(series))
-
-
-def _what(runs: Sequence[Run]) -> str:
-    """What the thresholds of these runs prune, in the plural."""
-    if all(run.units == WEIGHT for run in runs):
-        return "Weights"
-    return f"Importances of the {shared_noun(run.units for run in runs)}"
-
-
-def _kept(cost: TensorCost | None, sparsity: float, what: str) -> str:
-    if cost is None or not math.isfinite(sparsity):
-        return ""
-    return f"{(1 - sparsity) * cost.params:,.0f} of {cost.params:,} {what} are left"
-
-
-def _of_dense(cost: TensorCost | None, macs: float) -> str:
-    if cost is None or not cost.macs or not math.isfinite(macs):
-        return ""
-    return f"{macs / cost.macs * 100:.2f} % of {cost.macs:,}"
 
 
 CHARTS: dict[str, Callable[[Sequence[Run]], Chart]] = {

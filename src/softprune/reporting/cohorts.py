@@ -159,6 +159,9 @@ class Cohort:
         """The groups of a label."""
         return [group for group in self.groups if group.label == label]
 
+    def family(self, label: str) -> str:
+        return self.of(label)[0].family
+
     @property
     def dense_macs(self) -> int | None:
         """Multiply-adds of the dense network, as the profile of a run has them."""

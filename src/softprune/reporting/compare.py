@@ -10,18 +10,23 @@ from typing import Any
 
 from softprune.records import RESULT, write_text
 from softprune.reporting.charts import Chart
-from softprune.reporting.cohorts import DENSE, Cohort, Estimate, SeedGroup, at_level, cohorts, levels, paired, variants
-from softprune.reporting.figures import save_figures
-from softprune.reporting.frontier import (
-    cost_frontier,
-    front_groups,
-    level_budgets,
-    pareto_chart,
-    shared_level,
-    sparsity_frontier,
+from softprune.reporting.cohorts import (
+    DENSE,
+    Cohort,
+    Estimate,
+    SeedGroup,
+    at_level,
+    cohorts,
+    estimate,
+    levels,
+    paired,
+    variants,
 )
+from softprune.reporting.figures import save_figures
+from softprune.reporting.frontier import COMPARISONS, front_groups, layer_budgets, shared_level
 from softprune.reporting.labels import shared_noun
 from softprune.reporting.page import refuse_place, render
+from softprune.reporting.reading import known
 from softprune.reporting.run import Run, find_runs, read_outcome
 from softprune.reporting.tables import Column, Table, TableCell, Value
 
@@ -53,13 +58,7 @@ def reference(cohort: Cohort) -> str:
 
 
 def differences(cohort: Cohort, *, name: str = "differences", to: str | None = None) -> Table | None:
-    """Accuracy of each method minus that of one of them, paired by seed; None if there are no pairs.
-
-    Args:
-        cohort: with its groups.
-        name: of the table.
-        to: the label to compare with; by default `reference`.
-    """
+    """Accuracy of each method minus that of ``to``, by default `reference`, paired by seed; None without pairs."""
     base = reference(cohort) if to is None else to
     found = levels(cohort)
     by_level = [at_level(cohort, level) for level in found]
@@ -83,7 +82,7 @@ def _by_level(
     """Methods against levels; a method without any value has no row."""
     columns = (Column("method"), *(Column(f"{round(100 * level, 4):g} %", "number") for level in found))
     rows = {label: (label, *row) for label, row in cells.items() if any(cell is not None for cell in row)}
-    families = tuple(cohort.of(label)[0].family for label in rows)
+    families = tuple(cohort.family(label) for label in rows)
     return Table(name, caption, columns, tuple(rows.values()), groups=families)
 
 
@@ -102,41 +101,29 @@ def group_table(cohort: Cohort, *, name: str = "groups") -> Table:
         Column(kept, "count", f"managed {kept} left, mean over seeds"),
         Column("front", "text", "whether no other group has both a higher accuracy and fewer multiply-adds"),
     )
-    rows = [(*_values(group), "yes" if group in best else "") for group in cohort.groups]
-    groups = [group.family for group in cohort.groups]
-    if cohort.dense is not None:
-        rows.append((*_values(cohort.dense), ""))
-        groups.append(cohort.dense.family)
-    caption = "Every group of runs that differ in their seed alone."
-    return Table(name, caption, columns, tuple(rows), groups=tuple(groups))
+    groups = [*cohort.groups, *([cohort.dense] if cohort.dense else [])]
+    rows = tuple((*_values(group), "yes" if group in best else "") for group in groups)
+    families = tuple(group.family for group in groups)
+    return Table(name, "Every group of runs that differ in their seed alone.", columns, rows, groups=families)
 
 
 def unfinished_table(runs: Sequence[Run]) -> Table:
     """The runs that are in no mean, with the reason."""
     columns = (Column("run"), Column("method"), Column("model"), Column("data"), Column("why"))
-    rows = tuple((run.name, run.label, run.model, run.data, _why(run)) for run in runs)
+
+    def why(run: Run) -> str:
+        if run.finished:
+            return "its result has no accuracy"
+        return next((text for text in run.problems if RESULT in text), f"it is not finished: no {RESULT}")
+
+    rows = tuple((run.name, run.label, run.model, run.data, why(run)) for run in runs)
     return Table("unfinished", "Runs that are in no mean.", columns, rows)
 
 
-def _why(run: Run) -> str:
-    if run.finished:
-        return "its result has no accuracy"
-    return next((text for text in run.problems if RESULT in text), f"it is not finished: no {RESULT}")
-
-
 def _values(group: SeedGroup) -> tuple[str | float | None, ...]:
-    accuracy = group.accuracy
-    weights = [run.params for run in group.runs if run.params is not None]
-    return (
-        group.label,
-        group.goal,
-        len(group.runs),
-        group.sparsity.mean if group.sparsity.n else None,
-        accuracy.mean,
-        accuracy.deviation if accuracy.n > 1 else None,
-        group.macs.mean if group.macs.n else None,
-        sum(weights) / len(weights) if weights else None,
-    )
+    accuracy, kept = group.accuracy, estimate(run.params for run in group.runs)
+    means = (group.sparsity.mean, accuracy.mean, accuracy.deviation, group.macs.mean, kept.mean)
+    return (group.label, group.goal, len(group.runs), *map(known, means))
 
 
 def _accuracy(group: SeedGroup, number: int, *, best: bool) -> TableCell:
@@ -162,16 +149,13 @@ def _written(found: Estimate) -> str:
 def write_comparison(
     paths: Sequence[Path], out: Path, *, figures: Path | None = None, reference: str | None = None
 ) -> list[Path]:
-    """Read runs and write their comparison.
+    """Read runs and write their comparison; returns the files that were written.
 
     Args:
         paths: run folders, or folders of them, such as a sweep.
         out: the HTML file; an existing one is replaced.
-        figures: a folder for the charts as SVG; None for none.
+        figures: a folder for the charts as SVG.
         reference: the label that differences are taken to; None chooses one.
-
-    Returns:
-        The files that were written.
 
     Raises:
         ValueError: if there are no runs, none is finished, or no run has the reference's label.
@@ -189,12 +173,13 @@ def write_comparison(
 
 
 def comparison_page(runs: Sequence[Run], *, reference: str | None = None) -> str:
-    """The page as HTML.
-
-    Raises:
-        ValueError: if no run is finished, or none has the reference's label.
-    """
-    found = _checked(runs, reference)
+    """The page as HTML; arguments and errors as of `write_comparison`."""
+    found = cohorts(runs)
+    if not found:
+        raise ValueError(f"none of the {len(runs)} runs is finished, so there is nothing to compare")
+    labels = sorted({label for cohort in found for label in cohort.labels})
+    if reference is not None and reference not in labels:
+        raise ValueError(f"no run has the label {reference!r}; the labels are {', '.join(labels)}")
     left_out = [run for run in runs if not run.finished or run.accuracy is None]
     counted = len(runs) - len(left_out)
     families = list(dict.fromkeys(group.family for cohort in found for group in cohort.groups))
@@ -217,19 +202,8 @@ def comparison_charts(runs: Sequence[Run]) -> list[Chart]:
     return [chart for place, cohort in enumerate(found, start=1) for chart in _charts(cohort, place)]
 
 
-def _checked(runs: Sequence[Run], reference: str | None) -> list[Cohort]:
-    found = cohorts(runs)
-    if not found:
-        raise ValueError(f"none of the {len(runs)} runs is finished, so there is nothing to compare")
-    labels = sorted({label for cohort in found for label in cohort.labels})
-    if reference is not None and reference not in labels:
-        raise ValueError(f"no run has the label {reference!r}; the labels are {', '.join(labels)}")
-    return found
-
-
 def _charts(cohort: Cohort, place: int) -> list[Chart]:
-    charts = [sparsity_frontier(cohort), cost_frontier(cohort), pareto_chart(cohort)]
-    charts.append(level_budgets(cohort, shared_level(cohort)))
+    charts = [make(cohort) for make in COMPARISONS.values()]
     return [replace(chart, name=_numbered(chart.name, place)) for chart in charts if _tells(chart)]
 
 
@@ -239,10 +213,9 @@ def _tells(chart: Chart) -> bool:
 
 def _part(cohort: Cohort, place: int, reference: str | None) -> dict[str, Any]:
     """What the template says about one cohort."""
-    charts = _charts(cohort, place)
     first = shared_level(cohort)
     more = [
-        level_budgets(cohort, level, name=_numbered(f"layer_budgets-{round(100 * level, 4):g}", place))
+        layer_budgets(cohort, level, name=_numbered(f"layer_budgets-{round(100 * level, 4):g}", place))
         for level in levels(cohort)
         if level != first and len(at_level(cohort, level)) > 1
     ]
@@ -253,7 +226,7 @@ def _part(cohort: Cohort, place: int, reference: str | None) -> dict[str, Any]:
         "title": cohort.title,
         "summary": _summary(cohort),
         "notes": cohort.notes,
-        "charts": charts,
+        "charts": _charts(cohort, place),
         "matched": table if table.rows else None,
         "differences": differences(cohort, name=_numbered("differences", place), to=to),
         "budgets": [chart for chart in more if _tells(chart)],

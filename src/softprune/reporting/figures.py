@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from softprune.records import write_text, write_whole
 from softprune.reporting.charts import CHARTS, Chart
-from softprune.reporting.frontier import frontier, layer_budgets, macs_frontier, pareto
+from softprune.reporting.frontier import COMPARISONS, only_cohort
 from softprune.reporting.run import Run, find_runs, read_outcome, read_run
 from softprune.reporting.svg import standalone
-
-COMPARISONS: dict[str, Callable[[Sequence[Run]], Chart]] = {
-    "frontier": frontier,
-    "macs_frontier": macs_frontier,
-    "pareto": pareto,
-    "layer_budgets": layer_budgets,
-}
 
 Where = str | os.PathLike[str] | Run
 
@@ -75,9 +68,8 @@ def figure(name: str, runs: Where | Iterable[Where]) -> Figure:
     Example:
         softprune.reporting.figure("frontier", "runs/target").save("frontier.svg")
     """
-    known = {**CHARTS, **COMPARISONS}
-    if name not in known:
-        raise ValueError(f"there is no figure {name!r}; the figures are {', '.join(known)}")
+    if name not in CHARTS and name not in COMPARISONS:
+        raise ValueError(f"there is no figure {name!r}; the figures are {', '.join([*CHARTS, *COMPARISONS])}")
     many = [runs] if isinstance(runs, str | os.PathLike | Run) else list(runs)
     if not many:
         raise ValueError("a figure needs at least one run")
@@ -85,7 +77,7 @@ def figure(name: str, runs: Where | Iterable[Where]) -> Figure:
     found: list[Run] = []
     for where in many:
         found += [where] if isinstance(where, Run) else [read(path) for path in find_runs([Path(where)])]
-    chart = known[name](found)
+    chart = CHARTS[name](found) if name in CHARTS else COMPARISONS[name](only_cohort(found))
     return Figure(chart, standalone(chart))
 
 

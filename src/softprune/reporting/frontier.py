@@ -17,7 +17,7 @@ MACS = Axis("multiply-adds", scale="log")
 FRONT = "not dominated"
 
 
-def only_section(runs: Sequence[Run]) -> Cohort:
+def only_cohort(runs: Sequence[Run]) -> Cohort:
     """The cohort of runs that all can be compared.
 
     Raises:
@@ -32,24 +32,8 @@ def only_section(runs: Sequence[Run]) -> Cohort:
     return found[0]
 
 
-def frontier(runs: Sequence[Run]) -> Chart:
+def frontier(cohort: Cohort) -> Chart:
     """Accuracy against sparsity; the paper's figures 4 and 5."""
-    return sparsity_frontier(only_section(runs))
-
-
-def macs_frontier(runs: Sequence[Run]) -> Chart:
-    """Accuracy against multiply-adds."""
-    return cost_frontier(only_section(runs))
-
-
-def layer_budgets(runs: Sequence[Run]) -> Chart:
-    """The budgets of all methods side by side, at the level that most methods have."""
-    found = only_section(runs)
-    return level_budgets(found, shared_level(found))
-
-
-def sparsity_frontier(cohort: Cohort) -> Chart:
-    """Accuracy against sparsity in one cohort."""
     accuracies, hidden = accuracy_axis(cohort)
     return Chart(
         name="frontier",
@@ -61,8 +45,8 @@ def sparsity_frontier(cohort: Cohort) -> Chart:
     )
 
 
-def cost_frontier(cohort: Cohort) -> Chart:
-    """Accuracy against multiply-adds in one cohort."""
+def macs_frontier(cohort: Cohort) -> Chart:
+    """Accuracy against multiply-adds."""
     accuracies, hidden = accuracy_axis(cohort)
     return Chart(
         name="macs_frontier",
@@ -73,6 +57,69 @@ def cost_frontier(cohort: Cohort) -> Chart:
         y=accuracies,
         series=_curves(cohort, lambda group: group.macs, dense_end=cohort.dense_macs),
     )
+
+
+def pareto(cohort: Cohort) -> Chart:
+    """Accuracy against multiply-adds, with the line of points that no other dominates."""
+    best = front_groups(cohort)
+    accuracies, hidden = accuracy_axis(cohort)
+
+    def note(group: SeedGroup) -> str:
+        return f"{group.words}{'; ' + FRONT if group in best else ''}"
+
+    points = [
+        _series(cohort, label, [group for group in cohort.of(label) if group.macs.n], lambda g: g.macs, "points", note)
+        for label in cohort.labels
+    ]
+    xs, ys = tuple(group.macs.mean for group in best), tuple(group.accuracy.mean for group in best)
+    notes = tuple(f"{group.label}, {group.words}" for group in best)
+    return Chart(
+        name="pareto",
+        title="Pareto front",
+        caption="The line leads along the means that no other beats in both accuracy and multiply-adds. It is drawn "
+        "from all methods, hidden ones too; neighbours within a standard deviation are not really apart."
+        f"{hidden}",
+        x=MACS,
+        y=accuracies,
+        series=(*points, Series(FRONT, xs, ys, "step", notes=notes, faint=True)),
+    )
+
+
+def layer_budgets(cohort: Cohort, level: float | None = None, *, name: str = "layer_budgets") -> Chart:
+    """The budgets of all methods at one level side by side; by default the level that most methods have.
+
+    Without any level every group is drawn.
+    """
+    level = shared_level(cohort) if level is None else level
+    chosen = list(cohort.groups) if level is None else list(at_level(cohort, level).values())
+    tensors = list(dict.fromkeys(t for g in chosen for run in g.runs if run.budget is not None for t in run.budget))
+    several = len({group.label for group in chosen}) < len(chosen)
+    series = []
+    for label in cohort.labels:
+        groups = [group for group in chosen if group.label == label]
+        series += [_budget(f"{label}, {g.goal}" if several else label, g, tensors) for g in groups]
+        if not groups:  # a label without a budget here keeps its colour
+            series.append(Series(label, (), (), group=cohort.family(label)))
+    counted = shared_noun(run.units for group in chosen for run in group.runs)
+    at = "" if level is None else f" at {100 * level:.4g} % sparsity"
+    return Chart(
+        name=name,
+        title=f"Budgets layer by layer{at}",
+        caption=f"Share of the {counted} of each layer that are zero at the end, from the first layer to the last; "
+        "mean over seeds.",
+        x=Axis("layer", categories=tuple(tensors)),
+        y=Axis("sparsity", percent=True, low=0.0, high=1.0),
+        series=tuple(series),
+    )
+
+
+# Charts of a comparison by name.
+COMPARISONS: dict[str, Callable[[Cohort], Chart]] = {
+    "frontier": frontier,
+    "macs_frontier": macs_frontier,
+    "pareto": pareto,
+    "layer_budgets": layer_budgets,
+}
 
 
 def accuracy_axis(cohort: Cohort) -> tuple[Axis, str]:
@@ -87,50 +134,53 @@ def accuracy_axis(cohort: Cohort) -> tuple[Axis, str]:
         return Axis("accuracy", percent=True), ""
     words = "; ".join(f"{group.label}, {group.goal}: {group.accuracy.mean:.2%}" for group in below[:4])
     more = f"; and {len(below) - 4} more" if len(below) > 4 else ""
-    tops = [e.mean + (e.deviation if e.n > 1 else 0.0) for e in (g.accuracy for g in (*cohort.groups, *_dense(cohort)))]
+    drawn = [group.accuracy for group in (*cohort.groups, cohort.dense) if group]
+    tops = [one.mean + (one.deviation if one.n > 1 else 0.0) for one in drawn]
     high = min(1.0, max(tops) + 0.04 * (max(tops) - low))
     return Axis("accuracy", percent=True, low=low, high=high), f" Below the axis: {words}{more}."
 
 
 def _curves(cohort: Cohort, x: Callable[[SeedGroup], Estimate], *, dense_end: float | None) -> tuple[Series, ...]:
+    """A line for each label, and a faint one for the dense network from the first place to the last."""
     series = []
     for label in cohort.labels:
         own = sorted((group for group in cohort.of(label) if x(group).n), key=lambda group: x(group).mean)
         # Several variants at one level do not make a curve.
         asked = [group.goal for group in own if group.level is not None]
         mark: Mark = "points" if len(set(asked)) < len(asked) else "line"
-        series.append(
-            Series(
-                label,
-                tuple(x(group).mean for group in own),
-                tuple(group.accuracy.mean for group in own),
-                mark=mark,
-                spread=tuple(group.accuracy.deviation for group in own),
-                notes=tuple(_note(group) for group in own),
-                group=cohort.of(label)[0].family,
-            )
-        )
-    ends = [value for one in series for value in one.x] + ([dense_end] if dense_end else [])
+        series.append(_series(cohort, label, own, x, mark, _note))
     if cohort.dense is not None:
-        low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
-        level = cohort.dense.accuracy
-        xs = (low, high) if low < high else (low,)
-        same = len(xs)
-        notes = (cohort.dense.words,) * same
-        series.append(
-            Series(DENSE, xs, (level.mean,) * same, spread=(level.deviation,) * same, notes=notes, faint=True)
-        )
+        ends = [value for one in series for value in one.x] + ([dense_end] if dense_end else [])
+        xs = tuple(sorted({min(ends), max(ends)})) if ends else (0.0, 1.0)
+        level, notes = cohort.dense.accuracy, (cohort.dense.words,) * len(xs)
+        ys, spread = (level.mean,) * len(xs), (level.deviation,) * len(xs)
+        series.append(Series(DENSE, xs, ys, spread=spread, notes=notes, faint=True))
     return tuple(series)
+
+
+def _series(
+    cohort: Cohort,
+    label: str,
+    groups: Sequence[SeedGroup],
+    x: Callable[[SeedGroup], Estimate],
+    mark: Mark,
+    note: Callable[[SeedGroup], str],
+) -> Series:
+    return Series(
+        label,
+        tuple(x(group).mean for group in groups),
+        tuple(group.accuracy.mean for group in groups),
+        mark,
+        spread=tuple(group.accuracy.deviation for group in groups),
+        notes=tuple(map(note, groups)),
+        group=cohort.family(label),
+    )
 
 
 def _note(group: SeedGroup) -> str:
     macs = f"{group.macs.mean:,.0f} multiply-adds" if group.macs.n else ""
     sparsity = f"{group.sparsity.mean:.2%} sparsity" if group.sparsity.n else ""
     return "; ".join(word for word in (group.words, sparsity, macs) if word)
-
-
-def _dense(cohort: Cohort) -> tuple[SeedGroup, ...]:
-    return () if cohort.dense is None else (cohort.dense,)
 
 
 def _dense_words(cohort: Cohort) -> str:
@@ -141,33 +191,6 @@ def shared_level(cohort: Cohort) -> float | None:
     """The level at which most methods have a group, of several the highest; None without any."""
     found = levels(cohort)
     return max(found, key=lambda level: (len(at_level(cohort, level)), level), default=None)
-
-
-def level_budgets(cohort: Cohort, level: float | None, *, name: str = "layer_budgets") -> Chart:
-    """The budgets of one cohort at one level; None takes every group."""
-    chosen = list(cohort.groups) if level is None else list(at_level(cohort, level).values())
-    tensors = list(dict.fromkeys(t for g in chosen for run in g.runs if run.budget is not None for t in run.budget))
-    by_label = {group.label: group for group in chosen}
-    several = len(by_label) < len(chosen)
-    # A label without a budget here keeps its colour.
-    empty = [
-        Series(label, (), (), group=cohort.of(label)[0].family) for label in cohort.labels if label not in by_label
-    ]
-    full = [_budget(f"{g.label}, {g.goal}" if several else g.label, g, tensors) for g in chosen]
-    places = {label: place for place, label in enumerate(cohort.labels)}
-    order = [places[label] for label in (*(group.label for group in chosen), *(one.name for one in empty))]
-    series = [one for _, one in sorted(zip(order, [*full, *empty], strict=True), key=lambda pair: pair[0])]
-    counted = shared_noun(run.units for group in chosen for run in group.runs)
-    at = "" if level is None else f" at {100 * level:.4g} % sparsity"
-    return Chart(
-        name=name,
-        title=f"Budgets layer by layer{at}",
-        caption=f"Share of the {counted} of each layer that are zero at the end, from the first layer to the last; "
-        "mean over seeds.",
-        x=Axis("layer", categories=tuple(tensors)),
-        y=Axis("sparsity", percent=True, low=0.0, high=1.0),
-        series=tuple(series),
-    )
 
 
 def _budget(text: str, group: SeedGroup, tensors: Sequence[str]) -> Series:
@@ -196,13 +219,10 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     """
     kept: list[int] = []
     best = float("-inf")
-    cheapest_first = sorted(range(len(points)), key=lambda at: (points[at][0], -points[at][1]))
-    for at in cheapest_first:
-        cost, gain = points[at]
-        equal = bool(kept) and points[kept[-1]] == (cost, gain)
-        if gain > best or equal:
+    for at in sorted(range(len(points)), key=lambda at: (points[at][0], -points[at][1])):
+        if points[at][1] > best or (kept and points[at] == points[kept[-1]]):
             kept.append(at)
-            best = gain
+            best = points[at][1]
     return kept
 
 
@@ -210,46 +230,3 @@ def front_groups(cohort: Cohort) -> list[SeedGroup]:
     """The groups of a cohort that are not dominated, by multiply-adds."""
     counted = [group for group in cohort.groups if group.macs.n and group.accuracy.n]
     return [counted[at] for at in front([(group.macs.mean, group.accuracy.mean) for group in counted])]
-
-
-def pareto(runs: Sequence[Run]) -> Chart:
-    """Accuracy against multiply-adds, with the points that no other dominates."""
-    return pareto_chart(only_section(runs))
-
-
-def pareto_chart(cohort: Cohort) -> Chart:
-    """Accuracy against multiply-adds in one cohort, with the line of points that no other dominates."""
-    best = front_groups(cohort)
-    accuracies, hidden = accuracy_axis(cohort)
-    series = []
-    for label in cohort.labels:
-        own = [group for group in cohort.of(label) if group.macs.n]
-        series.append(
-            Series(
-                label,
-                tuple(group.macs.mean for group in own),
-                tuple(group.accuracy.mean for group in own),
-                mark="points",
-                spread=tuple(group.accuracy.deviation for group in own),
-                notes=tuple(f"{group.words}{'; ' + FRONT if group in best else ''}" for group in own),
-                group=cohort.of(label)[0].family,
-            )
-        )
-    line = Series(
-        FRONT,
-        tuple(group.macs.mean for group in best),
-        tuple(group.accuracy.mean for group in best),
-        mark="step",
-        notes=tuple(f"{group.label}, {group.words}" for group in best),
-        faint=True,
-    )
-    return Chart(
-        name="pareto",
-        title="Pareto front",
-        caption="The line leads along the means that no other beats in both accuracy and multiply-adds. It is drawn "
-        "from all methods, hidden ones too; neighbours within a standard deviation are not really apart."
-        f"{hidden}",
-        x=Axis(MACS.label, scale="log"),
-        y=accuracies,
-        series=(*series, line),
-    )
