@@ -1,4 +1,4 @@
-"""Runs in groups that differ in their seed alone, groups in cohorts that can be compared, and levels of sparsity."""
+"""Groups of runs that differ in their seed alone, cohorts of groups that can be compared, and levels of sparsity."""
 
 from __future__ import annotations
 
@@ -30,16 +30,10 @@ TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and what it rests on.
+    """A mean and what it rests on."""
 
-    Args:
-        mean: NaN if nothing was measured.
-        deviation: the standard deviation of single values; NaN for fewer than two.
-        n: how many values.
-    """
-
-    mean: float
-    deviation: float
+    mean: float  # NaN if nothing was measured
+    deviation: float  # the standard deviation of single values; NaN for fewer than two
     n: int
 
 
@@ -56,25 +50,15 @@ def estimate(values: Iterable[float | None]) -> Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean of differences of pairs.
+    """A mean of differences of pairs."""
 
-    Args:
-        mean: NaN without pairs.
-        half: half the width of its 95 % interval (Student's t); NaN for fewer than two pairs.
-        pairs: how many.
-    """
-
-    mean: float
-    half: float
+    mean: float  # NaN without pairs
+    half: float  # half the width of its 95 % interval (Student's t); NaN for fewer than two pairs
     pairs: int
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Difference:
-    """First minus second, paired by seed.
-
-    Args:
-        first: values by seed.
-        second: values by seed; seeds that only one of them has are left out.
+    """First minus second, values by seed; seeds that only one of them has are left out.
 
     Example:
         >>> paired({0: 0.91, 1: 0.93}, {0: 0.90, 1: 0.90, 2: 0.5}).pairs
@@ -83,33 +67,22 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
     gaps = [first[seed] - second[seed] for seed in sorted(set(first) & set(second))]
     if len(gaps) < 2:
         return Difference(gaps[0] if gaps else NAN, NAN, len(gaps))
-    return Difference(fmean(gaps), _student(len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps)), len(gaps))
-
-
-def _student(freedom: int) -> float:
-    """The factor of the next smaller number of degrees in the table: never too narrow."""
-    if freedom <= len(_STUDENT):
-        return _STUDENT[freedom - 1]
-    return next((factor for end, factor in _STUDENT_LATER if freedom < end), 1.98)
+    # The factor of the next smaller number of degrees of freedom in the table: never too narrow.
+    freedom = len(gaps) - 1
+    factor = next((value for end, value in _STUDENT_LATER if freedom < end), 1.98)
+    factor = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else factor
+    return Difference(fmean(gaps), factor * stdev(gaps) / math.sqrt(len(gaps)), len(gaps))
 
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Runs that differ in their seed alone.
+    """Runs that differ in their seed alone."""
 
-    Args:
-        label: the method with what distinguishes it.
-        goal: what they shall end with, in words.
-        level: the sparsity that was asked for; None if it was not.
-        runs: one for each seed.
-        family: what shares a colour and is filtered together: the label, or where there are many the method alone.
-    """
-
-    label: str
-    goal: str
-    level: float | None
-    runs: tuple[Run, ...]
-    family: str
+    label: str  # the method with what distinguishes it
+    goal: str  # what they shall end with, in words
+    level: float | None  # the sparsity that was asked for; None if it was not
+    runs: tuple[Run, ...]  # one for each seed
+    family: str  # what shares a colour and is filtered together: the label, or where there are many the method alone
 
     @cached_property
     def accuracy(self) -> Estimate:
@@ -137,26 +110,18 @@ class SeedGroup:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Runs of one network on one kind of data.
+    """Runs of one network on one kind of data."""
 
-    Args:
-        title: such as "small_cnn on fashion-mnist".
-        groups: all that are not dense, by label and level.
-        dense: the dense runs; None without any.
-        notes: what a reader must know to compare them, a sentence each.
-    """
-
-    title: str
-    groups: tuple[SeedGroup, ...]
+    title: str  # such as "small_cnn on fashion-mnist"
+    groups: tuple[SeedGroup, ...]  # all that are not dense, by label and level
     dense: SeedGroup | None
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader must know to compare them, a sentence each
 
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(group.label for group in self.groups))
 
     def of(self, label: str) -> list[SeedGroup]:
-        """The groups of a label."""
         return [group for group in self.groups if group.label == label]
 
     def family(self, label: str) -> str:
@@ -181,11 +146,10 @@ def cohorts(runs: Iterable[Run]) -> list[Cohort]:
     titles = _titles([members[0] for members in ordered])
     found = [_section(title, members) for title, members in zip(titles, ordered, strict=True)]
     many = len({label for cohort in found for label in cohort.labels}) > MOST_FAMILIES
-    return [replace(s, groups=tuple(_of_method(group) for group in s.groups)) for s in found] if many else found
-
-
-def _of_method(group: SeedGroup) -> SeedGroup:
-    return replace(group, family=group.runs[0].method)
+    if not many:
+        return found
+    by_method = [tuple(replace(group, family=group.runs[0].method) for group in cohort.groups) for cohort in found]
+    return [replace(cohort, groups=groups) for cohort, groups in zip(found, by_method, strict=True)]
 
 
 def _titles(firsts: Sequence[Run]) -> list[str]:
@@ -268,12 +232,8 @@ def _group(label: str, runs: Sequence[Run], notes: list[str]) -> SeedGroup:
 def _goal_words(runs: Sequence[Run]) -> str:
     if len({run.goal for run in runs}) == 1:
         return runs[0].goal
-    name, unit = next(
-        (name, unit)
-        for name, unit in (("flops", "multiply-adds"), ("params", "weights"))
-        if known(part(runs[0].config, "goal").get(name)) is not None
-    )
-    unit = "parameters" if name == "params" and runs[0].units != WEIGHT else unit
+    name = next(name for name in ("flops", "params") if known(part(runs[0].config, "goal").get(name)) is not None)
+    unit = "multiply-adds" if name == "flops" else "weights" if runs[0].units == WEIGHT else "parameters"
     return f"about {estimate(known(part(run.config, 'goal').get(name)) for run in runs).mean:,.0f} {unit}"
 
 
@@ -323,29 +283,17 @@ def levels(cohort: Cohort) -> list[float]:
 
 def at_level(cohort: Cohort, level: float) -> dict[str, SeedGroup]:
     """The group of each label at a level: one that was asked for it, else one that came near; of several the best."""
-    found: dict[str, SeedGroup] = {}
-    for group in cohort.groups:
-        if not belongs(group, level):
-            continue
-        other = found.get(group.label)
-        if other is None or _rank(group, level) > _rank(other, level):
-            found[group.label] = group
-    return found
 
+    def rank(group: SeedGroup) -> tuple[bool, float]:
+        accuracy = group.accuracy.mean
+        return group.level == level, accuracy if math.isfinite(accuracy) else -1.0
 
-def belongs(group: SeedGroup, level: float) -> bool:
-    """Whether a group is of a level: it was asked for it, or has no level of its own and came near."""
-    return group.level == level if group.level is not None else _is_near(group, level)
+    return {label: max(found, key=rank) for label in cohort.labels if (found := variants(cohort, label, level))}
 
 
 def variants(cohort: Cohort, label: str, level: float) -> Sequence[SeedGroup]:
-    """All groups of a label at a level; more than one if they differ in other settings."""
-    return [group for group in cohort.groups if group.label == label and belongs(group, level)]
-
-
-def _rank(group: SeedGroup, level: float) -> tuple[bool, float]:
-    accuracy = group.accuracy.mean
-    return group.level == level, accuracy if math.isfinite(accuracy) else -1.0
+    """All groups of a label at a level: that were asked for it, or have no level of their own and came near."""
+    return [g for g in cohort.of(label) if (_is_near(g, level) if g.level is None else g.level == level)]
 
 
 def _is_near(group: SeedGroup, level: float) -> bool:

@@ -15,18 +15,12 @@ _GOAL_OPTIONAL = ("str", "autosparse", "vd")
 # Where a method ranks all weights together unless it is given a budget, and both are usual.
 _GLOBAL = ("gmp",)
 # What does not change what a run learns, or is compared anyway: seeds are averaged, goals are levels.
-_IGNORED = ("seed", "name", "summary", "version", "threads", "compile", "channels_last", "accumulate", "evaluate_every")
-_IGNORED_PARTS = ("log.", "checkpoint.", "expected.", "distributed.", "goal.latency.", "goal.rank.")
-_IGNORED_KEYS = (
-    "data.root",
-    "data.workers",
-    "model.weights",
-    "goal.sparsity",
-    "goal.params",
-    "goal.flops",
-    "goal.rank",
-    "goal",
+_IGNORED = (
+    *("seed", "name", "summary", "version", "threads", "compile", "channels_last", "accumulate", "evaluate_every"),
+    *("data.root", "data.workers", "model.weights"),
+    *("goal", "goal.sparsity", "goal.params", "goal.flops", "goal.rank"),
 )
+_IGNORED_PARTS = ("log.", "checkpoint.", "expected.", "distributed.", "goal.latency.", "goal.rank.")
 # What sets how sparse a run without a goal becomes: values of these are levels.
 _KNOBS = ("propose.push", "propose.onset", "method.s_init", "optimizer.threshold_decay", "optimizer.weight_decay")
 
@@ -159,12 +153,11 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 def setting(config: Mapping[str, Any]) -> str:
     """Model and data as a text: runs whose texts are equal can be compared."""
-    model, data = config.get("model"), config.get("data")
     kept = [
-        {k: v for k, v in part.items() if k not in ("root", "workers", "weights")}
-        if isinstance(part, Mapping)
-        else part
-        for part in (model, data)
+        {k: v for k, v in given.items() if k not in ("root", "workers", "weights")}
+        if isinstance(given, Mapping)
+        else given
+        for given in (config.get("model"), config.get("data"))
     ]
     return json.dumps(kept, default=str, sort_keys=True)
 
@@ -203,4 +196,4 @@ def varying(many: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def _matters(key: str) -> bool:
-    return key not in _IGNORED and key not in _IGNORED_KEYS and not key.startswith(_IGNORED_PARTS)
+    return key not in _IGNORED and not key.startswith(_IGNORED_PARTS)

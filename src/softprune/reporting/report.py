@@ -30,21 +30,15 @@ THRESHOLDS = ("thresholds", "final_thresholds")
 
 
 def reference_budgets(names: Iterable[str], runs: Sequence[Run]) -> list[Budget]:
-    """The budgets that runs are set against, with the names of the runs' tensors.
+    """The budgets that runs are set against, with the names of the runs' tensors; ``source`` is the name.
 
     Args:
         names: "uniform" or "erk" for the total that the first run reached; or a budget file, a run folder, or a
             published budget such as "resnet50/str-90.23".
         runs: the first that has a budget says which network it is.
 
-    Returns:
-        budgets whose ``source`` is the name; of a path its last part.
-
     Raises:
         ValueError: naming a budget that is of another network.
-
-    Example:
-        reference_budgets(["uniform", "erk"], [read_run(Path("runs/demo"))])
     """
     wanted = list(dict.fromkeys(names))
     if not wanted:
@@ -78,16 +72,9 @@ def _reference(name: str, own: Budget, profile: Profile) -> Budget:
 
 
 def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: int = 0) -> str:
-    """The page as text.
-
-    Args:
-        runs: in the order of the page.
-        against: other budgets to set the layers beside, as `reference_budgets` finds them.
-        follow: seconds after which a served page asks for news; 0 for a file.
-    """
+    """The page as HTML; ``follow`` is after how many seconds a served page asks for news, 0 for a file."""
     alone = runs[0] if len(runs) == 1 else None
     charts = {chart.name: chart for chart in report_charts(runs, against=against)}
-    layers = [chart for name, chart in charts.items() if name.startswith("layer_")]
     table = layer_table(runs, against)
     return render(
         "report.html",
@@ -97,8 +84,8 @@ def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: 
         overview=None if alone else run_table(runs),
         training=[charts[name] for name in TRAINING if name in charts],
         thresholds=[charts[name] for name in THRESHOLDS if name in charts],
-        layers=layers,
-        latency=times_table([(run.latency, name) for run, name in named(runs, runs[0].name) if run.latency]),
+        layers=[chart for name, chart in charts.items() if name.startswith("layer_")],
+        latency=times_table(runs),
         table=table if table.rows else None,
         counted=shared_noun(run.units for run in runs),
         single=all(run.units == WEIGHT for run in runs),
@@ -118,16 +105,13 @@ def report_charts(runs: Sequence[Run], *, against: Sequence[Budget] = ()) -> lis
 def write_report(
     paths: Sequence[Path], out: Path, *, against: Sequence[str] = (), figures: Path | None = None
 ) -> list[Path]:
-    """Read runs and write their report.
+    """Read runs and write their report; returns the files that were written.
 
     Args:
         paths: run folders, or folders of them.
         out: the HTML file; an existing one is replaced.
         against: budgets by name, see `reference_budgets`.
-        figures: a folder for the charts as SVG; None for none.
-
-    Returns:
-        the files that were written.
+        figures: a folder for the charts as SVG.
 
     Example:
         write_report([Path("runs/demo")], Path("report.html"), against=["uniform", "erk"])
@@ -165,12 +149,12 @@ def _facts(run: Run, name: str) -> dict[str, Any]:
         "headline": headline(run),
         "cards": cards(run),
         "config": yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True),
-        "environment": [(key, _plain(value)) for key, value in run.environment.items() if key != "version"],
+        "environment": [
+            (key, " ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for key, value in run.environment.items()
+            if key != "version"
+        ],
         "started": shlex.join(words),
         "again": shlex.join(["softprune", "train", str(run.path / CONFIG), "--out", f"runs/{run.name}-again"]),
         "problems": run.problems,
     }
-
-
-def _plain(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -68,19 +68,12 @@ def size_text(count: int) -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """One number of the summary.
-
-    Args:
-        name: what it is.
-        value: as text.
-        more: words below it.
-        share: how much of the dense network is left, in [0, 1], for a bar; None for none.
-    """
+    """One number of the summary."""
 
     name: str
     value: str
-    more: str = ""
-    share: float | None = None
+    more: str = ""  # words below it
+    share: float | None = None  # how much of the dense network is left, in [0, 1], for a bar
 
 
 def headline(run: Run) -> str:
@@ -143,21 +136,42 @@ def total_units(run: Run) -> int | None:
 
 def cards(run: Run) -> list[Card]:
     """The numbers of the summary; those that are not known are left out."""
-    makers = (_accuracy, _target, _sparsity, _kept, _stored, _macs, _sizes, _latency)
-    return [card for make in makers for card in make(run)]
+    return list(_cards(run))
 
 
-def _accuracy(run: Run) -> Iterator[Card]:
-    if run.accuracy is None:
-        return
-    best = known(part(run.result, "best").get("accuracy"))
-    more = f"after the last epoch; best epoch {percent(best)}" if best is not None else "after the last evaluated epoch"
-    yield Card("Test accuracy", percent(run.accuracy), more)
-
-
-def _target(run: Run) -> Iterator[Card]:
+def _cards(run: Run) -> Iterator[Card]:
+    profile, what = run.budget.profile if run.budget else None, noun(run.units)
+    if run.accuracy is not None:
+        best = known(part(run.result, "best").get("accuracy"))
+        more = "after the last evaluated epoch" if best is None else f"after the last epoch; best epoch {percent(best)}"
+        yield Card("Test accuracy", percent(run.accuracy), more)
     if run.goal:
         yield Card("Target", run.goal, verdict(run))
+    if run.sparsity is not None:
+        yield Card("Sparsity reached", percent(run.sparsity), f"of all managed {what} are zero")
+    if run.params is not None:
+        yield _left(f"{what.capitalize()} left", run.params, total_units(run), "")
+    if run.stored is not None:
+        yield _left("Parameters stored", run.stored, None, "of the whole network, without what is zero")
+    if run.macs is not None:
+        dense_macs = profile.total_macs() if profile is not None and profile.counted else None
+        yield _left("Multiply-adds left", run.macs, dense_macs, " per input")
+    dense, packed, file = dense_bytes(run), packed_bytes(run), checkpoint(run)
+    if dense is not None and packed is not None:
+        more = f"estimate; dense float32 takes {size_text(dense)}"
+        yield Card("Packed size", size_text(packed), more, packed / dense if dense else None)
+    if file is not None:
+        more = "weights, thresholds and optimizer, not packed"
+        yield Card("Checkpoint on disk", size_text(file.stat().st_size), more)
+    if run.latency is None:
+        return
+    for name, value in run.latency.named.items():
+        yield Card(f"Latency: {name.removesuffix('_ms').replace('_', ' ')}", f"{value:.4g} ms", "measured")
+    if run.latency.engines:
+        ours, *others = run.latency.engines
+        next_best = min(others, key=lambda other: other.best, default=None)
+        more = f"{next_best.best / ours.best:.2f} times as fast as {next_best.engine}" if next_best else ""
+        yield Card("Time of a call", f"{ours.best:.4g} ms", more or run.latency.conditions)
 
 
 def verdict(run: Run) -> str:
@@ -190,28 +204,6 @@ def _apart(difference: int, unit: str, wanted: int, *, finished: bool) -> str:
     return f"{'' if finished else 'so far '}{abs(difference):,} {unit}{plural} {side} than {wanted:,}"
 
 
-def _sparsity(run: Run) -> Iterator[Card]:
-    if run.sparsity is not None:
-        yield Card("Sparsity reached", percent(run.sparsity), f"of all managed {noun(run.units)} are zero")
-
-
-def _kept(run: Run) -> Iterator[Card]:
-    if run.params is not None:
-        yield _left(f"{noun(run.units).capitalize()} left", run.params, total_units(run), "")
-
-
-def _stored(run: Run) -> Iterator[Card]:
-    if run.stored is not None:
-        yield _left("Parameters stored", run.stored, None, "of the whole network, without what is zero")
-
-
-def _macs(run: Run) -> Iterator[Card]:
-    if run.macs is not None:
-        profile = run.budget.profile if run.budget else None
-        dense = profile.total_macs() if profile is not None and profile.counted else None
-        yield _left("Multiply-adds left", run.macs, dense, " per input")
-
-
 def _left(name: str, left: int, dense: int | None, per: str) -> Card:
     # A number of many digits is read by its size first.
     brief = left < LONG
@@ -230,15 +222,3 @@ def _sizes(run: Run) -> Iterator[Card]:
         yield Card(
             "Checkpoint on disk", size_text(file.stat().st_size), "weights, thresholds and optimizer, not packed"
         )
-
-
-def _latency(run: Run) -> Iterator[Card]:
-    if run.latency is None:
-        return
-    for name, value in run.latency.named.items():
-        yield Card(f"Latency: {name.removesuffix('_ms').replace('_', ' ')}", f"{value:.4g} ms", "measured")
-    if run.latency.engines:
-        ours, *others = run.latency.engines
-        rival = min(others, key=lambda other: other.best, default=None)
-        beside = "" if rival is None else f"{rival.best / ours.best:.2f} times as fast as {rival.engine}"
-        yield Card("Time of a call", f"{ours.best:.4g} ms", beside or run.latency.conditions)

@@ -13,28 +13,21 @@ from softprune.budget.show import WEIGHT
 from softprune.reporting.charts import last_densities, named, tensor_costs
 from softprune.reporting.labels import shared_noun
 from softprune.reporting.reading import known
-from softprune.reporting.run import MeasuredTimes, Run
+from softprune.reporting.run import Run
 
 Kind = Literal["text", "number", "count", "percent"]
-# Columns about multiply-adds: what a filter, a block or a direction costs is not known.
-_MACS = ("MACs", "MACs left", "share of MACs left")
+# Columns that are left out where no row has a value: multiply-adds, for one, are not known of filters and directions.
+_OPTIONAL = ("run", "parameters stored", "microseconds", "MACs", "MACs left", "share of MACs left")
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """A value that is written in its own way.
-
-    Args:
-        text: what is read.
-        more: words below it in small.
-        value: what it is sorted by and saved as.
-        best: whether it stands out as the best of its column.
-    """
+    """A value that is written in its own way."""
 
     text: str
-    more: str = ""
-    value: float | None = None
-    best: bool = False
+    more: str = ""  # words below it in small
+    value: float | None = None  # what it is sorted by and saved as
+    best: bool = False  # whether it stands out as the best of its column
 
 
 Value = str | float | int | TableCell | None
@@ -42,38 +35,23 @@ Value = str | float | int | TableCell | None
 
 @dataclass(frozen=True)
 class Column:
-    """One column.
-
-    Args:
-        name: its header.
-        kind: "text"; "number", written with five digits; "count", whole with separators; "percent" of a fraction.
-        help: what it is, shown when the header is pointed at.
-    """
+    """One column, of text, of numbers with five digits, of whole counts, or of fractions written as percent."""
 
     name: str
     kind: Kind = "text"
-    help: str = ""
+    help: str = ""  # what it is, shown when the header is pointed at
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under columns.
+    """Rows of values under columns."""
 
-    Args:
-        name: its anchor, and the name of its CSV file; unique on a page.
-        caption: what it lists, in a sentence.
-        columns: from left to right.
-        rows: one value for each column; None and NaN are empty.
-        groups: what each row is filtered with on a page, such as a method; empty for none.
-        note: what a reader must know of it, in a sentence or two above it.
-    """
-
-    name: str
+    name: str  # its anchor, and the name of its CSV file; unique on a page
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    groups: tuple[str, ...] = ()
-    note: str = ""
+    rows: tuple[tuple[Value, ...], ...]  # one value for each column; None and NaN are empty
+    groups: tuple[str, ...] = ()  # what each row is filtered with on a page, such as a method; empty for none
+    note: str = ""  # a sentence or two above it
 
 
 def shown(value: Value, kind: Kind) -> str:
@@ -102,9 +80,16 @@ def table_html(table: Table) -> str:
     A cell whose text is not its exact value carries that as ``data-v``, for sorting and for the CSV file.
     """
     name = escape(table.name)
-    heads = "".join(_head(column) for column in table.columns)
-    groups = table.groups or ("",) * len(table.rows)
-    rows = "\n".join(_row(table, row, group) for row, group in zip(table.rows, groups, strict=True))
+    heads = rows = ""
+    for column in table.columns:
+        title = f' title="{escape(column.help)}"' if column.help else ""
+        kind = "" if column.kind == "text" else ' class="n"'
+        button = f'<button type="button"{title}>{escape(column.name)}</button>'
+        heads += f'<th scope="col" aria-sort="none"{kind}>{button}</th>'
+    for row, group in zip(table.rows, table.groups or ("",) * len(table.rows), strict=True):
+        mark = f' data-group="{escape(group)}"' if group else ""
+        cells = "".join(_cell(v, c, first=i == 0) for i, (v, c) in enumerate(zip(row, table.columns, strict=True)))
+        rows += f"<tr{mark}>{cells}</tr>\n"
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return (
         f'{note}<div class="table" id="{name}"><div class="tools"><label>Filter <input type="search" '
@@ -119,42 +104,25 @@ def table_html(table: Table) -> str:
     )
 
 
-def _head(column: Column) -> str:
-    title = f' title="{escape(column.help)}"' if column.help else ""
-    kind = "" if column.kind == "text" else ' class="n"'
-    return f'<th scope="col" aria-sort="none"{kind}><button type="button"{title}>{escape(column.name)}</button></th>'
-
-
-def _row(table: Table, row: tuple[Value, ...], group: str) -> str:
-    mark = f' data-group="{escape(group)}"' if group else ""
-    cells = "".join(_cell(v, c, first=i == 0) for i, (v, c) in enumerate(zip(row, table.columns, strict=True)))
-    return f"<tr{mark}>{cells}</tr>"
-
-
 def _cell(value: Value, column: Column, *, first: bool) -> str:
-    text = shown(value, column.kind)
-    exact = value.value if isinstance(value, TableCell) else value
+    cell = value if isinstance(value, TableCell) else None
+    text, exact = shown(value, column.kind), value.value if isinstance(value, TableCell) else value
     same = exact is None or isinstance(exact, str) or text in ("", str(exact))
-    classes = [
-        *(["n"] if column.kind != "text" else []),
-        *(["best"] if isinstance(value, TableCell) and value.best else []),
-    ]
-    marks = (f' class="{" ".join(classes)}"' if classes else "") + ("" if same else f' data-v="{exact!r}"')
+    best = cell is not None and cell.best
+    classes = " ".join([*(["n"] if column.kind != "text" else []), *(["best"] if best else [])])
+    marks = (f' class="{classes}"' if classes else "") + ("" if same else f' data-v="{exact!r}"')
+    more = '<span class="visually-hidden"> best</span>' if best else ""
+    more += f'<span class="beside">{escape(cell.more)}</span>' if cell and cell.more else ""
     tag, scope = ("th", ' scope="row"') if first else ("td", "")
-    more = ""
-    if isinstance(value, TableCell):
-        more = '<span class="visually-hidden"> best</span>' if value.best else ""
-        more += f'<span class="beside">{escape(value.more)}</span>' if value.more else ""
     return f"<{tag}{scope}{marks}>{escape(text)}{more}</{tag}>"
 
 
-_TIME = Column("microseconds", "number", "measured time of the layer, one sample")
-
-
-def _columns(runs: Sequence[Run]) -> tuple[Column, ...]:
+def layer_table(runs: Sequence[Run], against: Sequence[Budget] = ()) -> Table:
+    """Every layer with all its numbers at the end; of several runs one after the other."""
     what, single = shared_noun(run.units for run in runs), all(run.units == WEIGHT for run in runs)
     sized = what if single else f"importances of {what}"
-    return (
+    columns = (
+        Column("run"),
         Column("layer", help="name of the weight tensor" if single else "name of the tensor"),
         Column("shape", help="" if single else f"of the importances, one for each of the {what}"),
         Column(what, "count", f"all {what} of the tensor"),
@@ -166,29 +134,31 @@ def _columns(runs: Sequence[Run]) -> tuple[Column, ...]:
         Column("MACs left", "count", "multiply-adds that are left"),
         Column("share of MACs left", "percent", "how much of what is left in all layers is in this one"),
         Column("L1 norm", "number", f"sum of the sizes of the {sized} that are left"),
+        Column("microseconds", "number", "measured time of the layer, one sample"),
+        *(Column(f"sparsity, {budget.source}", "percent") for budget in against),
     )
+    rows = [(name, *row) for run, name in named(runs, "") for row in _rows(run, against)]
+    caption = "Every layer after the last logged epoch, in the order of the network."
+    return _filled("layer-table", caption, columns, rows)
 
 
-def layer_table(runs: Sequence[Run], against: Sequence[Budget] = ()) -> Table:
-    """Every layer with all its numbers at the end; of several runs one after the other."""
-    several = len(runs) > 1
-    timed = any(run.latency is not None and run.latency.microseconds for run in runs)
-    found = [(name, row) for run, name in named(runs, "") for row in _rows(run, against, timed=timed)]
-    others = tuple(Column(f"sparsity, {budget.source}", "percent") for budget in against)
-    columns = (*_columns(runs), *((_TIME,) if timed else ()), *others)
-    counted = not runs or any(run.units == WEIGHT for run in runs)
-    shown = [place for place, column in enumerate(columns) if counted or column.name not in _MACS]
-    rows = [(name, tuple(row[place] for place in shown)) for name, row in found]
+def _filled(name: str, caption: str, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> Table:
+    """A table without the optional columns that are empty in every row; rows are grouped by their first value."""
+    kept = [
+        place
+        for place, column in enumerate(columns)
+        if column.name not in _OPTIONAL or any(shown(row[place], column.kind) for row in rows)
+    ]
     return Table(
-        name="layer-table",
-        caption="Every layer after the last logged epoch, in the order of the network.",
-        columns=((Column("run"),) if several else ()) + tuple(columns[place] for place in shown),
-        rows=tuple(((name, *row) if several else row) for name, row in rows),
-        groups=tuple(name for name, _ in rows) if several else (),
+        name,
+        caption,
+        tuple(columns[place] for place in kept),
+        tuple(tuple(row[place] for place in kept) for row in rows),
+        groups=tuple(str(row[0]) for row in rows),
     )
 
 
-def _rows(run: Run, against: Sequence[Budget], *, timed: bool) -> Iterator[tuple[Value, ...]]:
+def _rows(run: Run, against: Sequence[Budget]) -> Iterator[tuple[Value, ...]]:
     costs = tensor_costs([run])
     densities = last_densities(run)
     last = {name: rows[-1] for name, rows in run.layers.items()}
@@ -209,7 +179,7 @@ def _rows(run: Run, against: Sequence[Budget], *, timed: bool) -> Iterator[tuple
             _whole(left),
             left / total if left is not None and total else None,
             row.l1_active if row else None,
-            *((run.latency.layer(name) if run.latency else None,) if timed else ()),
+            run.latency.layer(name) if run.latency else None,
             *(1 - budget[name] if name in budget else None for budget in against),
         )
 
@@ -222,7 +192,6 @@ def _whole(value: float | None) -> int | None:
 def run_table(runs: Sequence[Run]) -> Table:
     """The runs side by side."""
     what = shared_noun(run.units for run in runs)
-    stored = any(run.stored is not None for run in runs)
     columns = (
         Column("run", help="name of the folder"),
         Column("method"),
@@ -231,39 +200,20 @@ def run_table(runs: Sequence[Run]) -> Table:
         Column("accuracy", "percent", "on the test samples, after the last evaluated epoch"),
         Column("sparsity", "percent", f"share of all managed {what} that are zero"),
         Column(f"{what} left", "count"),
-        *((Column("parameters stored", "count", "of the whole network, without what is zero"),) if stored else ()),
+        Column("parameters stored", "count", "of the whole network, without what is zero"),
         Column("MACs left", "count", "multiply-adds of one forward pass"),
         Column("state"),
     )
-    rows = tuple(
-        (
-            name,
-            run.label,
-            run.goal,
-            run.seed,
-            run.accuracy,
-            run.sparsity,
-            run.params,
-            *((run.stored,) if stored else ()),
-            run.macs,
-            "finished" if run.finished else "not finished",
-        )
+    rows = [
+        (name, run.label, run.goal, run.seed, run.accuracy, run.sparsity, run.params, run.stored, run.macs, state)
         for run, name in named(runs, "this run")
-    )
-    return Table("runs", "The runs of this report.", columns, rows, groups=tuple(str(row[0]) for row in rows))
+        for state in ["finished" if run.finished else "not finished"]
+    ]
+    return _filled("runs", "The runs of this report.", columns, rows)
 
 
-def times_table(named: Sequence[tuple[MeasuredTimes, str]]) -> Table | None:
-    """The engines of all runs that were measured; None if none was.
-
-    Args:
-        named: what was measured, with the name of its run.
-    """
-    rows = tuple(
-        (name, s.engine, s.best, s.median, s.ratio, s.low, s.high, s.bursts, s.dropped, latency.conditions)
-        for latency, name in named
-        for s in latency.engines
-    )
+def times_table(runs: Sequence[Run]) -> Table | None:
+    """The engines of all runs that were measured; None if none was."""
     columns = (
         Column("run"),
         Column("engine"),
@@ -276,5 +226,11 @@ def times_table(named: Sequence[tuple[MeasuredTimes, str]]) -> Table | None:
         Column("dropped", "count", "bursts in which the process did not get its processor"),
         Column("where"),
     )
+    rows = [
+        (name, s.engine, s.best, s.median, s.ratio, s.low, s.high, s.bursts, s.dropped, run.latency.conditions)
+        for run, name in named(runs, runs[0].name)
+        if run.latency is not None
+        for s in run.latency.engines
+    ]
     caption = "Measured times of one call; the other engines compute the zeros too."
-    return Table("latency", caption, columns, rows, groups=tuple(str(row[0]) for row in rows)) if rows else None
+    return _filled("latency", caption, columns, rows) if rows else None
