@@ -22,20 +22,15 @@ _NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 _ORDERS = ("|", "<", ">")
 
 
-@dataclass(frozen=True)
-class _Name:
-    """One of the three names that an array is rebuilt from; the module of the first was renamed between versions."""
-
-    text: str
-
-
-_RECONSTRUCT, _NDARRAY, _DTYPE = _Name("_reconstruct"), _Name("ndarray"), _Name("dtype")
+# The three names that an array is rebuilt from; the module of the first was renamed between versions.
+_RECONSTRUCT, _NDARRAY, _DTYPE = object(), object(), object()
 _NAMES = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _DTYPE,
 }
+_MARK = object()
 
 
 class _Unfinished:
@@ -48,10 +43,6 @@ class _Number:
 
     name: str
     order: str = "|"
-
-
-_Mark = object()
-_Values: TypeAlias = list[Any]
 
 
 def load_arrays(content: bytes) -> Any:
@@ -71,7 +62,7 @@ class _Reader:
     """The stack and the memo of one pickle."""
 
     def __init__(self) -> None:
-        self.stack: _Values = []
+        self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
 
     def read(self, content: bytes) -> Any:
@@ -80,21 +71,16 @@ class _Reader:
                 raise ValueError(f"it has more than {MAX_OPCODES:,} opcodes")
             if opcode.name == "STOP":
                 break
-            if opcode.name in _LITERALS:
-                self.stack.append(argument)
-            elif opcode.name in _STRINGS:
-                self.stack.append(str(argument).encode("latin-1"))
-            elif opcode.name in _STEPS:
-                _STEPS[opcode.name](self, argument)
-            else:
+            if opcode.name not in _STEPS:
                 raise ValueError(f"{opcode.name} is no opcode of plain arrays")
+            _STEPS[opcode.name](self, argument)
         (result,) = self.stack
         return result
 
-    def behind_mark(self) -> _Values:
+    def behind_mark(self) -> list[Any]:
         """What lies above the last mark, taken from the stack with it."""
         at = len(self.stack) - 1
-        while self.stack[at] is not _Mark:
+        while self.stack[at] is not _MARK:
             at -= 1
             if at < 0:
                 raise ValueError("a mark is missing")
@@ -102,22 +88,21 @@ class _Reader:
         del self.stack[at:]
         return found
 
-    def take(self, count: int) -> _Values:
+    def take(self, count: int) -> list[Any]:
+        """The last values of the stack, taken from it."""
         if len(self.stack) < count:
             raise ValueError("the stack is empty")
-        found = self.stack[len(self.stack) - count :]
-        del self.stack[len(self.stack) - count :]
-        return found
+        return [self.stack.pop() for _ in range(count)][::-1]
 
-    def put(self, key: int) -> None:
-        self.memo[key] = self.stack[-1]
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
 
-    def extend(self, items: _Values) -> None:
+    def extend(self, items: list[Any]) -> None:
         if not isinstance(self.stack[-1], list):
             raise ValueError("something is appended to what is no list")
         self.stack[-1].extend(items)
 
-    def update(self, items: _Values) -> None:
+    def update(self, items: list[Any]) -> None:
         if not isinstance(self.stack[-1], dict):
             raise ValueError("something is set in what is no dict")
         self.stack[-1].update(_pairs(items))
@@ -128,7 +113,7 @@ class _Reader:
             raise ValueError("a name is no text")
         if (module, text) not in _NAMES:
             raise ValueError(f"it asks for {module:.80}.{text:.80}, which is no part of an array")
-        self.stack.append(_NAMES[module, text])
+        self.push(_NAMES[module, text])
 
     def call(self) -> None:
         function, arguments = self.take(2)
@@ -136,9 +121,9 @@ class _Reader:
             name = _text(arguments[0])
             if name not in _NUMBERS:
                 raise ValueError(f"{name!r:.40} is no number type; known are {', '.join(_NUMBERS)}")
-            self.stack.append(_Number(name))
+            self.push(_Number(name))
         elif function is _RECONSTRUCT and isinstance(arguments, tuple) and arguments[:1] == (_NDARRAY,):
-            self.stack.append(_Unfinished())
+            self.push(_Unfinished())
         else:
             raise ValueError("it calls something that is no part of an array")
 
@@ -150,11 +135,11 @@ class _Reader:
             if order not in _ORDERS or any(part is not None for part in state[2:5]):
                 raise ValueError("a number type is more than that")
             target.order = order
-            self.stack.append(target)
+            self.push(target)
         elif isinstance(target, _Unfinished) and isinstance(state, tuple) and len(state) == 5:
             made = _array(*state[1:])
             self.memo = {key: made if value is target else value for key, value in self.memo.items()}
-            self.stack.append(made)
+            self.push(made)
         else:
             raise ValueError("a state is given to something that has none")
 
@@ -176,7 +161,7 @@ def _array(shape: Any, number: Any, fortran: Any, content: Any) -> np.ndarray[An
     return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran is True else "C")
 
 
-def _pairs(items: _Values) -> dict[Any, Any]:
+def _pairs(items: list[Any]) -> dict[Any, Any]:
     keys = items[::2]
     # Nested tuples as keys can take for ever to hash.
     if len(items) % 2 or not all(isinstance(key, bytes | str | int) for key in keys):
@@ -184,37 +169,38 @@ def _pairs(items: _Values) -> dict[Any, Any]:
     return dict(zip(keys, items[1::2], strict=True))
 
 
-_LITERALS = {
+_LITERALS = (
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
     *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
-}
-_STRINGS = {"SHORT_BINSTRING", "BINSTRING"}
-_STEPS: dict[str, Callable[[_Reader, Any], None]] = {
-    **dict.fromkeys(("PROTO", "FRAME"), lambda reader, argument: None),
-    "NONE": lambda reader, argument: reader.stack.append(None),
-    "NEWTRUE": lambda reader, argument: reader.stack.append(True),
-    "NEWFALSE": lambda reader, argument: reader.stack.append(False),
-    "MARK": lambda reader, argument: reader.stack.append(_Mark),
-    "EMPTY_TUPLE": lambda reader, argument: reader.stack.append(()),
-    "TUPLE": lambda reader, argument: reader.stack.append(tuple(reader.behind_mark())),
-    "TUPLE1": lambda reader, argument: reader.stack.append(tuple(reader.take(1))),
-    "TUPLE2": lambda reader, argument: reader.stack.append(tuple(reader.take(2))),
-    "TUPLE3": lambda reader, argument: reader.stack.append(tuple(reader.take(3))),
-    "EMPTY_LIST": lambda reader, argument: reader.stack.append([]),
-    "LIST": lambda reader, argument: reader.stack.append(reader.behind_mark()),
-    "APPEND": lambda reader, argument: reader.extend(reader.take(1)),
-    "APPENDS": lambda reader, argument: reader.extend(reader.behind_mark()),
-    "EMPTY_DICT": lambda reader, argument: reader.stack.append({}),
-    "DICT": lambda reader, argument: reader.stack.append(_pairs(reader.behind_mark())),
-    "SETITEM": lambda reader, argument: reader.update(reader.take(2)),
-    "SETITEMS": lambda reader, argument: reader.update(reader.behind_mark()),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), lambda reader, argument: reader.put(argument)),
-    "MEMOIZE": lambda reader, argument: reader.put(len(reader.memo)),
-    **dict.fromkeys(
-        ("GET", "BINGET", "LONG_BINGET"), lambda reader, argument: reader.stack.append(reader.memo[argument])
-    ),
-    "GLOBAL": lambda reader, argument: reader.name(*argument.split(" ", 1)),
-    "STACK_GLOBAL": lambda reader, argument: reader.name(*reader.take(2)),
-    "REDUCE": lambda reader, argument: reader.call(),
-    "BUILD": lambda reader, argument: reader.build(),
+)
+_Step: TypeAlias = Callable[[_Reader, Any], None]
+# What each opcode does, given the reader and the opcode's argument.
+_STEPS: dict[str, _Step] = {
+    **dict.fromkeys(_LITERALS, lambda r, x: r.push(x)),
+    **dict.fromkeys(("SHORT_BINSTRING", "BINSTRING"), lambda r, x: r.push(str(x).encode("latin-1"))),
+    **dict.fromkeys(("PROTO", "FRAME"), lambda r, x: None),
+    "NONE": lambda r, x: r.push(None),
+    "NEWTRUE": lambda r, x: r.push(True),
+    "NEWFALSE": lambda r, x: r.push(False),
+    "MARK": lambda r, x: r.push(_MARK),
+    "EMPTY_TUPLE": lambda r, x: r.push(()),
+    "TUPLE": lambda r, x: r.push(tuple(r.behind_mark())),
+    "TUPLE1": lambda r, x: r.push(tuple(r.take(1))),
+    "TUPLE2": lambda r, x: r.push(tuple(r.take(2))),
+    "TUPLE3": lambda r, x: r.push(tuple(r.take(3))),
+    "EMPTY_LIST": lambda r, x: r.push([]),
+    "LIST": lambda r, x: r.push(r.behind_mark()),
+    "APPEND": lambda r, x: r.extend(r.take(1)),
+    "APPENDS": lambda r, x: r.extend(r.behind_mark()),
+    "EMPTY_DICT": lambda r, x: r.push({}),
+    "DICT": lambda r, x: r.push(_pairs(r.behind_mark())),
+    "SETITEM": lambda r, x: r.update(r.take(2)),
+    "SETITEMS": lambda r, x: r.update(r.behind_mark()),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), lambda r, x: r.memo.update({x: r.stack[-1]})),
+    "MEMOIZE": lambda r, x: r.memo.update({len(r.memo): r.stack[-1]}),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda r, x: r.push(r.memo[x])),
+    "GLOBAL": lambda r, x: r.name(*x.split(" ", 1)),
+    "STACK_GLOBAL": lambda r, x: r.name(*r.take(2)),
+    "REDUCE": lambda r, x: r.call(),
+    "BUILD": lambda r, x: r.build(),
 }

@@ -1,7 +1,7 @@
-"""Random numbers without a state: each is a pure function of (seed, epoch, sample index, purpose).
+"""Random changes of training samples, whole batches at once, and the random numbers that decide them.
 
 A generator with a state gives a sample other numbers when the batch, the number of worker processes or of ranks
-changes. Here a number depends on what it is for and on nothing else. The function is SplitMix64: position i of the
+changes. Here each number is a pure function of (seed, epoch, sample index, purpose), by SplitMix64: position i of the
 stream that starts at k is
 
     mix(k + (i + 1) * GAMMA)
@@ -55,7 +55,6 @@ _MULTIPLIERS = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
 
 
 def _step(position: int) -> int:
-    """How far the stream is at a position: (position + 1) * GAMMA, wrapped."""
     return _signed((position + 1) * _GAMMA)
 
 
@@ -73,11 +72,7 @@ def mix(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of one epoch.
-
-    Args:
-        seed: any integer.
-        epoch: any integer.
+    """The random numbers of one epoch; seed and epoch are any integers.
 
     Example:
         >>> draws = Draws(seed=0, epoch=3)
@@ -112,9 +107,6 @@ class Draws:
     def order(self, count: int) -> Tensor:
         """A permutation of 0 to ``count - 1``: the indices sorted by their random bits."""
         return self.bits(torch.arange(count), Purpose.ORDER).argsort(stable=True)
-
-
-# Augmentation and normalisation of whole batches of small images, without a loop over the samples.
 
 
 @dataclass(frozen=True)
@@ -160,12 +152,7 @@ def _windows(padded: Tensor, rows: Tensor, columns: Tensor, *, size: Sequence[in
 
 @dataclass(frozen=True)
 class Normalise:
-    """Bytes to floats: (x / 255 - mean) / std for each channel.
-
-    Args:
-        mean: of each channel over the training images, in [0, 1].
-        std: deviation of each channel.
-    """
+    """Bytes to floats: (x / 255 - mean) / std, with mean and deviation of each channel over the training images."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -176,9 +163,7 @@ class Normalise:
         return images.to(torch.float32, memory_format=torch.contiguous_format).mul_(1 / (255 * std)).sub_(mean / std)
 
 
-# Which part of an image is cut out, and to what size it goes: torchvision's definitions, in whole pixels.
-
-
+# Which part of a photograph is cut out, and to what size it goes: torchvision's definitions, in whole pixels.
 ATTEMPTS = 10
 AREAS = (0.08, 1.0)
 RATIOS = (3 / 4, 4 / 3)
@@ -199,14 +184,7 @@ def random_box(
     """The box of RandomResizedCrop: 8 to 100 % of the area, 3:4 to 4:3, wherever it fits.
 
     The ratio is uniform in its logarithm. If no attempt fits, the box is the largest central one with a ratio in range.
-
-    Args:
-        width: of the image.
-        height: of the image.
-        areas: a uniform number in [0, 1) for each attempt.
-        ratios: likewise.
-        row: a uniform number in [0, 1), for the place of the box.
-        column: likewise.
+    Areas and ratios (one for each attempt), row and column are uniform numbers in [0, 1).
     """
     for area, ratio in zip(areas, ratios, strict=True):
         pixels = width * height * (AREAS[0] + area * (AREAS[1] - AREAS[0]))
@@ -226,9 +204,7 @@ def random_box(
 
 def resized(width: int, height: int, *, short: int) -> tuple[int, int]:
     """Width and height of Resize(short): the shorter side gets that length, the longer one follows, rounded down."""
-    if width <= height:
-        return short, int(short * height / width)
-    return int(short * width / height), short
+    return (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
 
 
 def central_box(width: int, height: int, *, side: int) -> Box:
@@ -237,17 +213,12 @@ def central_box(width: int, height: int, *, side: int) -> Box:
     return Box(left, top, left + side, top + side)
 
 
-# Random changes of training sequences, whole batches at once: what should make no difference to the label.
-
-
 @dataclass(frozen=True)
 class Rotation:
     """Turn the signals of each sequence as if the device had been worn a little differently.
 
-    The features are triples (x, y, z), all turned alike, about an axis of any direction.
-
-    Args:
-        degrees: the largest angle; smaller ones are as likely.
+    The features are triples (x, y, z), all turned alike, about an axis of any direction, by an angle that is uniform
+    up to ``degrees``.
     """
 
     degrees: float
@@ -272,11 +243,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Shift:
-    """Move each sequence in time; its first or last step is repeated where nothing is left.
-
-    Args:
-        steps: the furthest in either direction.
-    """
+    """Move each sequence in time by up to ``steps``; its first or last step is repeated where nothing is left."""
 
     steps: int
 

@@ -139,7 +139,6 @@ BINARY = Layout("cifar-10-batches-bin", ".bin", "sha1", _BINARY_SUMS, _read_bina
 PYTHON = Layout("cifar-10-batches-py", "", "md5", _PYTHON_SUMS, _read_python)
 PNG = Layout("package", ".png", "sha1", _BINARY_SUMS, _read_png)
 
-
 COUNTS = Counts(train=(5000,) * 10, test=(1000,) * 10)
 LAYOUTS = (BINARY, PYTHON, PNG)
 NORMALISE = Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -163,12 +162,10 @@ def read_cifar10(
         counts: what they must contain, if they are not the official ones.
     """
     folder, layout = _find(root or Path("data"), layouts)
-    train_images, train_labels = _read(folder, layout, TRAIN_FILES, counts.train)
-    test_images, test_labels = _read(folder, layout, (TEST_FILE,), counts.test)
     change = CropFlip(pad=4, flip=True) if augment else None
     return (
-        MemorySamples(train_images, train_labels, augment=change, normalise=normalise),
-        MemorySamples(test_images, test_labels, normalise=normalise),
+        MemorySamples(*_read(folder, layout, TRAIN_FILES, counts.train), augment=change, normalise=normalise),
+        MemorySamples(*_read(folder, layout, (TEST_FILE,), counts.test), normalise=normalise),
     )
 
 
@@ -181,6 +178,7 @@ def _find(root: Path, layouts: Sequence[Layout]) -> tuple[Path, Layout]:
 
 
 def _read(folder: Path, layout: Layout, files: Sequence[str], counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Images [n, 3, 32, 32] and labels [n]."""
     records = np.concatenate([layout.records(folder, file) for file in files])
     labels = torch.from_numpy(records[:, 0].astype(np.int64))
     check_labels(labels, counts, folder)

@@ -1,5 +1,5 @@
-"""Handwritten digits: 1,797 real 8x8 images that ship inside scikit-learn, so nothing is downloaded; and MNIST and
-Fashion-MNIST, 60,000 + 10,000 grey images of 28 x 28 pixels in idx files.
+"""Handwritten digits, 1,797 grey images of 8 x 8 pixels that ship inside scikit-learn; and MNIST and Fashion-MNIST,
+60,000 + 10,000 grey images of 28 x 28 pixels in idx files.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """The digits, 1,280 for training and 517 for testing.
-
-    Raises:
-        ImportError: if scikit-learn is not installed, with the command that installs it.
-    """
+    """The digits, 1,280 for training and 517 for testing."""
     try:
         from sklearn.datasets import load_digits as embedded
     except ImportError as error:
@@ -97,10 +93,10 @@ FASHION_MNIST = IdxSet(
 def read_mnist(
     about: IdxSet, root: Path | None, *, augment: bool = True, counts: Counts | None = None
 ) -> tuple[MemorySamples, MemorySamples]:
-    """Training and test samples.
+    """Training and test samples of MNIST or FASHION_MNIST.
 
     Args:
-        about: MNIST or FASHION_MNIST.
+        about: which of the two.
         root: the folder with the files, or one above it; without one ``data``, or where the system has them.
         augment: move the training images by up to four pixels, and mirror those of Fashion-MNIST.
         counts: what the files must contain, if they are not the official ones.
@@ -108,11 +104,9 @@ def read_mnist(
     folder = _folder(about, root)
     counts = counts or about.counts
     change = CropFlip(pad=4, flip=about.flip) if augment else None
-    train_images, train_labels = _read(folder, "train", counts.train)
-    test_images, test_labels = _read(folder, "t10k", counts.test)
     return (
-        MemorySamples(train_images, train_labels, augment=change, normalise=about.normalise),
-        MemorySamples(test_images, test_labels, normalise=about.normalise),
+        MemorySamples(*_read(folder, "train", counts.train), augment=change, normalise=about.normalise),
+        MemorySamples(*_read(folder, "t10k", counts.test), normalise=about.normalise),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -24,30 +24,15 @@ def open_rgb(path: Path, *, pixels: int | None = None) -> Image:
     """A JPEG or PNG as an RGB image, whatever its mode; only what is in the file is looked at, not its name.
 
     Grey becomes equal channels, 16 bits become 8, a palette and CMYK are converted, an alpha channel is dropped. The
-    orientation that a camera may have noted in EXIF is ignored, as torchvision does.
-
-    Args:
-        path: the file.
-        pixels: how many it can have; as many as Pillow decodes by default.
-
-    Raises:
-        ValueError: if it has more pixels, or cannot be decoded to the last one; names the file.
+    orientation that a camera may have noted in EXIF is ignored, as torchvision does. Refused are more ``pixels``, by
+    default more than Pillow decodes, and a file that cannot be decoded to the last one.
     """
     with open_regular(path) as content:
         return _decoded(content, str(path), _rgb, pixels)
 
 
 def open_grey(content: BinaryIO, shown: str, *, pixels: int | None = None) -> Image:
-    """A PNG or JPEG as a grey image of 8 bits.
-
-    Args:
-        content: an open file.
-        shown: what to call it in a message.
-        pixels: how many it can have; as many as Pillow decodes by default.
-
-    Raises:
-        ValueError: if it has more pixels, or cannot be decoded to the last one; names the file.
-    """
+    """The same as a grey image of 8 bits; messages call the open file what ``shown`` says."""
     return _decoded(content, shown, lambda image: image.convert("L"), pixels)
 
 
@@ -87,6 +72,9 @@ NORMALISE = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SUFFIXES = (".jpg", ".jpeg", ".png")
 
 
+BILINEAR = 2  # Pillow's number, so that it is imported only when an image is read
+
+
 class ImageSamples:
     """Images that are decoded when they are asked for.
 
@@ -114,18 +102,19 @@ class ImageSamples:
 
     def batch(self, indices: Tensor, *, draws: Draws | None) -> Batch:
         pixels = torch.empty(len(indices), self._size, self._size, 3, dtype=torch.uint8)
-        if self._augment and draws is not None:
-            self._fill_randomly(pixels, indices, draws)
-            pixels = flipped(pixels, draws.integers(indices, Purpose.FLIP, below=2), dim=2)
-        else:
-            self._fill_centrally(pixels, indices)
+        chosen = draws if self._augment else None
+        images = self._central(indices) if chosen is None else self._random(indices, chosen)
+        for at, image in enumerate(images):
+            pixels[at] = torch.from_numpy(np.array(image))
+        if chosen is not None:
+            pixels = flipped(pixels, chosen.integers(indices, Purpose.FLIP, below=2), dim=2)
         return NORMALISE(pixels.permute(0, 3, 1, 2)), self.labels[indices]
 
     def path(self, index: int) -> Path:
         """Where sample ``index`` lies."""
         return self._folder / os.fsdecode(self._files[index])
 
-    def _fill_randomly(self, pixels: Tensor, indices: Tensor, draws: Draws) -> None:
+    def _random(self, indices: Tensor, draws: Draws) -> Iterator[Image]:
         rows, columns = (draws.floats(indices, purpose).tolist() for purpose in (Purpose.ROW, Purpose.COLUMN))
         areas, ratios = (
             torch.stack([draws.floats(indices, first + attempt) for attempt in range(ATTEMPTS)], dim=1).tolist()
@@ -135,32 +124,21 @@ class ImageSamples:
             image = open_rgb(self.path(index))
             box = random_box(*image.size, areas=areas[at], ratios=ratios[at], row=rows[at], column=columns[at])
             # Cut first, then resize: no pixel outside the box has a part in the result.
-            pixels[at] = _pixels(image.crop(box).resize((self._size, self._size), BILINEAR))
+            yield image.crop(box).resize((self._size, self._size), BILINEAR)
 
-    def _fill_centrally(self, pixels: Tensor, indices: Tensor) -> None:
-        short = round(self._size * 256 / 224)
-        for at, index in enumerate(indices.tolist()):
+    def _central(self, indices: Tensor) -> Iterator[Image]:
+        for index in indices.tolist():
             image = open_rgb(self.path(index))
-            image = image.resize(resized(*image.size, short=short), BILINEAR)
-            pixels[at] = _pixels(image.crop(central_box(*image.size, side=self._size)))
-
-
-BILINEAR = 2  # Pillow's number, so that it is imported only when an image is read
-
-
-def _pixels(image: object) -> Tensor:
-    return torch.from_numpy(np.array(image))
+            image = image.resize(resized(*image.size, short=round(self._size * 256 / 224)), BILINEAR)
+            yield image.crop(central_box(*image.size, side=self._size))
 
 
 def read_image_folder(
     root: Path | None, *, augment: bool = True, image_size: int = 224
 ) -> tuple[ImageSamples, ImageSamples]:
-    """Training and test samples; the labels are the places of the classes in alphabetical order.
+    """Samples of the folders train/ and val/ below the root (``data`` without one), as squares of ``image_size``.
 
-    Args:
-        root: the folder with train/ and val/; ``data`` without one.
-        augment: crop and mirror the training images at random.
-        image_size: side of the square that comes out.
+    The labels are the places of the classes in alphabetical order.
     """
     if image_size < 1:
         raise ValueError(f"an image has at least one pixel; got image_size={image_size}")

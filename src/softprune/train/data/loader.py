@@ -26,8 +26,7 @@ class LoaderSource(Source):
         train_loader: a DataLoader, or anything with a length that can be iterated again and again.
         test_loader: likewise.
         name: what the data set is called.
-        classes: how many labels there are; by default the number of ``train_loader.dataset.classes``, None if it has
-            none.
+        classes: how many labels there are; by default as many as ``train_loader.dataset.classes`` has, if there are.
         example_shape: one input with batch 1; by default from the first training batch.
         train_size: training samples; by default the length of the loader's data set.
         test_size: likewise.
@@ -54,7 +53,8 @@ class LoaderSource(Source):
             if isinstance(loader, Iterator):
                 raise TypeError(f"a {type(loader).__name__} is used up after one epoch: give what it is made from")
         self.name = name
-        self.classes = _classes(train_loader) if classes is None else classes
+        names = getattr(getattr(train_loader, "dataset", None), "classes", None)
+        self.classes = len(names) if classes is None and names is not None else classes
         self.example_shape = _example_shape(train_loader) if example_shape is None else example_shape
         self.train_size = _size(train_loader, "train_size") if train_size is None else train_size
         self.test_size = _size(test_loader, "test_size") if test_size is None else test_size
@@ -70,7 +70,11 @@ class LoaderSource(Source):
 
     def train_epoch(self, epoch: Epoch) -> Iterator[Batch]:
         _check_share(self._train, epoch.world)
-        _check_batch(self._train, epoch.batch, epoch.world)
+        size = getattr(self._train, "batch_size", None)
+        if isinstance(size, int) and size * epoch.world != epoch.batch:
+            raise ValueError(
+                f"the loader's batches of {size} on {epoch.world} ranks are not the global batch of {epoch.batch}"
+            )
         steps = self.steps(epoch.batch, drop_last=epoch.drop_last)
         if not 0 <= epoch.start <= steps:
             raise ValueError(f"{self.name}: an epoch has {steps} steps; cannot start at {epoch.start}")
@@ -93,11 +97,6 @@ def _pair(item: Any) -> Batch:
     if isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], Tensor) and isinstance(item[1], Tensor):
         return item[0], item[1]
     raise TypeError(f"a loader must give (inputs, labels), both tensors; it gave a {type(item).__name__}")
-
-
-def _classes(loader: Iterable[Any]) -> int | None:
-    names = getattr(getattr(loader, "dataset", None), "classes", None)
-    return None if names is None else len(names)
 
 
 def _example_shape(loader: Iterable[Any]) -> tuple[int, ...]:
@@ -125,9 +124,3 @@ def _check_share(loader: Iterable[Any], world: int) -> None:
             f"each of {world} ranks would get all samples: give the loader a sampler that shares them out, "
             "such as torch.utils.data.DistributedSampler"
         )
-
-
-def _check_batch(loader: Iterable[Any], batch: int, world: int) -> None:
-    size = getattr(loader, "batch_size", None)
-    if isinstance(size, int) and size * world != batch:
-        raise ValueError(f"the loader's batches of {size} on {world} ranks are not the global batch of {batch}")

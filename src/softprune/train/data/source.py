@@ -26,12 +26,7 @@ _LEAST_DEVIATION = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Normalisation:
-    """What makes raw sequences what a network is trained on: (values - mean) / scale.
-
-    Args:
-        mean: float64 [steps, features].
-        scale: likewise, positive.
-    """
+    """What makes raw sequences what a network is trained on: (values - mean) / scale, float64 [steps, features]."""
 
     mean: Tensor
     scale: Tensor
@@ -60,7 +55,7 @@ class Normalisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One pass over the training samples, as one process makes it.
+    """One pass over the training samples, as one of ``world`` processes makes it.
 
     Args:
         number: which epoch; another one has another order and other augmentations.
@@ -148,7 +143,7 @@ class MemorySamples:
         labels: int64 [n].
         augment: what is done to training images.
         normalise: what makes floats of them, after that.
-        normalisation: what was or will be done to raw sequences.
+        normalisation: what was or is done to raw sequences.
     """
 
     def __init__(
@@ -208,15 +203,7 @@ class IndexedSource(Source):
     """Two sets of samples, in an order that is a pure function of seed and epoch.
 
     Of a global batch, rank r takes the samples r, r + world, r + 2 world and so on. Steps that are skipped are never
-    read.
-
-    Args:
-        name: what the data set is called.
-        train: the training samples.
-        test: the test samples.
-        classes: how many labels there are.
-        example_shape: one input with batch 1.
-        workers: processes that make the batches; 0 makes them in this one. The batches are the same.
+    read. So many ``workers`` make the batches, 0 makes them in this process; the batches are the same.
     """
 
     def __init__(
@@ -305,18 +292,12 @@ def _unchanged(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences of equal length.
-
-    Args:
-        values: float32 [n, steps, features].
-        labels: int64 [n].
-    """
+    """Sequences of equal length, float32 [n, steps, features], and labels, int64 [n]."""
 
     values: Tensor
     labels: Tensor
 
     def at(self, chosen: Tensor) -> Sequences:
-        """Some of them, by index or mask."""
         return Sequences(self.values[chosen], self.labels[chosen])
 
 

@@ -48,13 +48,7 @@ FLOOR = 1e-10
 
 
 def log_mel(clips: Tensor) -> Tensor:
-    """The features of clips of one second.
-
-    Args:
-        clips: [n, 16000], on the scale of 16-bit integers.
-
-    Returns:
-        float32 [n, 99, 32].
+    """The features, float32 [n, 99, 32], of clips of one second, [n, 16000], on the scale of 16-bit integers.
 
     >>> log_mel(torch.zeros(1, 16000)).shape
     torch.Size([1, 99, 32])
@@ -100,9 +94,8 @@ OTHERS = (
     *("backward", "follow", "forward", "learn", "visual"),  # of version 2
 )
 NOISE = "_background_noise_"
+# Silent and unknown clips, each as a share of the ten words' clips.
 SHARE = 0.1
-"""Silent and unknown clips, each as a share of the ten words' clips."""
-
 # Samples, ten minutes; the official files have a minute and a half at most.
 LONGEST_NOISE = 10 * 60 * RATE
 
@@ -128,13 +121,7 @@ def split_of(file: str) -> Split:
 
 @dataclass(frozen=True)
 class Clips:
-    """The clips of one split, before any is read.
-
-    Args:
-        files: of spoken words.
-        labels: of the files.
-        silent: how many silent clips come after them.
-    """
+    """The clips of one split, before any is read: files of spoken words, and so many silent clips after them."""
 
     files: tuple[Path, ...]
     labels: tuple[int, ...]
