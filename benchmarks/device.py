@@ -104,7 +104,7 @@ def measure(network: PlainNetwork, kind: str, *, int8: bool, folder: Path) -> di
     if int8:
         shape = {"steps": files.shape[0], "features": files.shape[1]}
         integers = quantised(
-            plain_classifier(network.module), network.inputs(WINDOWS), normalisation=read_normalisation(pair, **shape)
+            plain_classifier(network.module), network.inputs(WINDOWS), normaliser=read_normalisation(pair, **shape)
         )
         facts["scores that differ from the simulation"] = int((scores != integers.scores(raw.numpy())).sum())
         facts["largest difference of a score"] = float(np.abs(scores * integers.score_scale - expected).max())

@@ -11,16 +11,15 @@ from torch import nn
 
 from softprune.deploy.export import export_c
 from softprune.deploy.export.c import CompiledC, compile_c
-from softprune.deploy.export.c.fixed_point import CURVE_BITS, SUM_BITS, curve, curve_bits, multiplier
 from softprune.deploy.export.c.float_network import plain_classifier, read_normalisation
-from softprune.deploy.export.c.integer_network import quantised
+from softprune.deploy.export.c.integer_network import CURVE_BITS, SUM_BITS, curve, curve_bits, multiplier, quantised
 from softprune.nn import FastGRNNClassifier
 from softprune.ops.recurrence import CURVES
 
 
 def integers_of(model, windows, pair=None):
     found = read_normalisation(pair, steps=windows.shape[1], features=windows.shape[2])
-    return quantised(plain_classifier(model), windows, normalisation=found)
+    return quantised(plain_classifier(model), windows, normaliser=found)
 
 
 @needs_compiler

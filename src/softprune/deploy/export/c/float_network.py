@@ -1,4 +1,4 @@
-"""A FastGRNN classifier as plain arrays: what every C program is written from."""
+"""A FastGRNN classifier as plain arrays, and the normalisation in front of it: what every C program is written from."""
 
 from __future__ import annotations
 
@@ -20,12 +20,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix, or the product ``up down`` of two thin ones.
-
-    Attributes:
-        up: [out, rank], or the whole matrix [out, in].
-        down: [rank, in]; None if the matrix is whole.
-    """
+    """A matrix ``up`` [out, in], or the product ``up down`` of [out, rank] and [rank, in]."""
 
     up: Floats
     down: Floats | None = None
@@ -43,12 +38,9 @@ class FloatNetwork:
     Attributes:
         w: from the inputs to the state.
         u: from the state to the state.
-        gate_bias: [hidden].
-        update_bias: [hidden].
-        zeta: after its sigmoid.
-        nu: likewise.
-        gate: non-linearity of the gate.
-        update: non-linearity of the update.
+        gate_bias, update_bias: [hidden].
+        zeta, nu: after their sigmoids.
+        gate, update: non-linearities.
         head: classes from the last state, [classes, hidden].
         head_bias: [classes].
         features: of an input.
@@ -68,24 +60,19 @@ class FloatNetwork:
 
     @property
     def hidden(self) -> int:
-        """Size of the state."""
         return len(self.gate_bias)
 
     @property
     def classes(self) -> int:
-        """How many there are."""
         return len(self.head_bias)
 
 
 def plain_classifier(model: nn.Module) -> FastGRNNClassifier:
-    """A copy of a FastGRNN classifier with its matrices folded, in float32 on the CPU.
-
-    Args:
-        model: baked; left as it is.
+    """A copy of a baked FastGRNN classifier with its matrices folded, in float32 on the CPU.
 
     Raises:
-        TypeError: if it is no module.
-        ValueError: if it is managed or parametrized, no FastGRNN classifier, or a weight is not finite.
+        TypeError: if it is not a module.
+        ValueError: if it is managed or parametrized, not a FastGRNN classifier, or a weight is not finite.
     """
     model = plain_module(model)
     for path, module in model.named_modules():
@@ -98,24 +85,6 @@ def plain_classifier(model: nn.Module) -> FastGRNNClassifier:
     folded = fold(model).float().cpu().eval()
     assert isinstance(folded, FastGRNNClassifier)
     return folded
-
-
-def read_network(model: FastGRNNClassifier) -> FloatNetwork:
-    """The numbers of what `plain_classifier` returned."""
-    cell = model.rnn.cell
-    return FloatNetwork(
-        w=_matrix(cell.w),
-        u=_matrix(cell.u),
-        gate_bias=_array(cell.gate_bias),
-        update_bias=_array(cell.update_bias),
-        zeta=float(cell.zeta.detach().sigmoid()),
-        nu=float(cell.nu.detach().sigmoid()),
-        gate=cell.gate,
-        update=cell.update,
-        head=_array(model.fc.weight),
-        head_bias=_array(model.fc.bias),
-        features=cell.input_size,
-    )
 
 
 def _check_parts(model: nn.Module) -> None:
@@ -148,6 +117,24 @@ def _check_parts(model: nn.Module) -> None:
             raise ValueError(f"{path} is {layer}, which does not fit its place in {cell}")
 
 
+def read_network(model: FastGRNNClassifier) -> FloatNetwork:
+    """The numbers of what `plain_classifier` returned."""
+    cell = model.rnn.cell
+    return FloatNetwork(
+        w=_matrix(cell.w),
+        u=_matrix(cell.u),
+        gate_bias=_array(cell.gate_bias),
+        update_bias=_array(cell.update_bias),
+        zeta=float(cell.zeta.detach().sigmoid()),
+        nu=float(cell.nu.detach().sigmoid()),
+        gate=cell.gate,
+        update=cell.update,
+        head=_array(model.fc.weight),
+        head_bias=_array(model.fc.bias),
+        features=cell.input_size,
+    )
+
+
 def _matrix(layer: nn.Linear | LowRankLinear) -> Matrix:
     if isinstance(layer, LowRankLinear):
         return Matrix(_array(layer.up), _array(layer.down))
@@ -158,12 +145,9 @@ def _array(tensor: Tensor) -> Floats:
     return tensor.detach().numpy().copy()
 
 
-# From raw values of sensors to what the network was trained on.
-
-
 @dataclass(frozen=True)
-class Normalisation:
-    """(x - mean) * inverse, computed in float32 as the C program does.
+class Normaliser:
+    """From raw values of sensors to what the network was trained on, in float32 as the C program computes it.
 
     Attributes:
         mean: [1, features] for all steps alike, or [steps, features].
@@ -172,11 +156,6 @@ class Normalisation:
 
     mean: Floats
     inverse: Floats
-
-    @property
-    def by_step(self) -> bool:
-        """Whether each step has numbers of its own."""
-        return len(self.mean) > 1
 
     def __call__(self, windows: Floats) -> Floats:
         """Raw windows [n, steps, features], normalised."""
@@ -187,13 +166,8 @@ class Normalisation:
         return (windows / self.inverse.astype(np.float64) + self.mean).astype(np.float32)
 
 
-def read_normalisation(given: tuple[ArrayLike, ArrayLike] | None, *, steps: int, features: int) -> Normalisation | None:
-    """Mean and deviation, checked.
-
-    Args:
-        given: mean and deviation, [features] or [steps, features] each; None if inputs come normalised.
-        steps: of a window.
-        features: of an input.
+def read_normalisation(given: tuple[ArrayLike, ArrayLike] | None, *, steps: int, features: int) -> Normaliser | None:
+    """Mean and deviation, [features] or [steps, features] each, checked; None if inputs come normalised.
 
     Raises:
         ValueError: for another shape, or numbers that cannot be used.
@@ -212,4 +186,4 @@ def read_normalisation(given: tuple[ArrayLike, ArrayLike] | None, *, steps: int,
         shift = mean.astype(np.float32)
     if not np.isfinite(shift).all() or not (np.isfinite(inverse) & (inverse > 0)).all():
         raise ValueError("the normalisation needs finite means and positive, finite deviations (in float32)")
-    return Normalisation(shift.reshape(-1, features), inverse.reshape(-1, features))
+    return Normaliser(shift.reshape(-1, features), inverse.reshape(-1, features))

@@ -1,7 +1,11 @@
-"""A classifier in integers (int8 weights, int16 activations, int32 sums): in NumPy, measured from floats, and in C."""
+"""A classifier in integers (int8 weights, int16 activations, int32 sums), measured from floats: the C program in NumPy.
+
+Every function of its arithmetic has a twin in C that gives the same numbers.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,39 +13,91 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from softprune.deploy.export.c.fixed_point import (
-    CURVE_BITS,
-    LIMIT16,
-    MIX_BITS,
-    RELU_LIMIT,
-    SUM_BITS,
-    SUM_LIMIT,
-    TABLE,
-    TABLE_BITS,
-    TABLE_END,
-    TABLE_STEP_BITS,
-    Integers,
-    clamped,
-    curve,
-    curve_bits,
-    fraction_bits,
-    multiplier,
-    quantised_inputs,
-    rounded,
-)
-from softprune.deploy.export.c.float_network import FloatNetwork, Matrix, Normalisation, read_network
-from softprune.deploy.export.c.text import (
-    CLayout,
-    Constant,
-    CSource,
-    arrays,
-    filled,
-    float_literal,
-    integer_type,
-    keep_before,
-)
+from softprune.deploy.export.c.float_network import Matrix, Normaliser, read_network
 from softprune.nn import FastGRNNClassifier
 from softprune.ops.recurrence import Curve
+
+Integers = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+
+# Bits behind the binary point: of sums before the curves, of what the curves give, of zeta and nu.
+SUM_BITS = 12
+CURVE_BITS = 14
+MIX_BITS = 20
+LIMIT16 = 32767
+SUM_LIMIT = 1 << 28
+RELU_LIMIT = 1 << 20
+
+# The sigmoid from 0 to 12 in steps of 1/16, with 15 bits; at 12 it is one.
+TABLE_BITS = 15
+TABLE_STEP_BITS = 8
+TABLE_END = 12 << SUM_BITS
+_POINTS = np.arange((TABLE_END >> TABLE_STEP_BITS) + 1) / (1 << (SUM_BITS - TABLE_STEP_BITS))
+TABLE: Integers = np.rint((1 << TABLE_BITS) / (1 + np.exp(-_POINTS))).astype(np.int64)
+
+LARGEST_WEIGHT = 127
+# A sum of products with int16 stays below 2 ** 30, which leaves as much again for a bias.
+LARGEST_ROW = 32_000
+LARGEST_BIAS = 1 << 30
+
+
+def rounded(value: Integers, bits: int) -> Integers:
+    """Value over 2 ** bits, halves away from zero.
+
+    >>> rounded(np.array([5, -5, 6, -6]), 2).tolist()
+    [1, -1, 2, -2]
+    """
+    half = 1 << (bits - 1) if bits else 0
+    size = (np.abs(value) + half) >> bits
+    return np.where(value < 0, -size, size)
+
+
+def clamped(value: Integers, limit: int) -> Integers:
+    """Value within -limit to limit."""
+    return np.clip(value, -limit, limit)
+
+
+def quantised_inputs(values: NDArray[np.float32], bits: int) -> Integers:
+    """Floats as whole numbers of 16 bits, halves away from zero; NaN becomes zero."""
+    # Halves are counted in integers, so that no compiler can fuse a product and a sum and round otherwise.
+    with np.errstate(invalid="ignore", over="ignore"):
+        doubled = np.nan_to_num(values * np.float32(2 << bits), nan=0.0)
+        halves = np.clip(doubled, -2 * LIMIT16, 2 * LIMIT16).astype(np.int64)
+    return rounded(halves, 1)
+
+
+def curve(name: Curve, x: Integers) -> Integers:
+    """A non-linearity of sums with SUM_BITS; the result has `curve_bits`."""
+    one = 1 << CURVE_BITS
+    if name == "sigmoid":
+        return rounded(_sigmoid(x), TABLE_BITS - CURVE_BITS)
+    if name == "tanh":  # 2 sigmoid(2 x) - 1
+        return _sigmoid(2 * x) - one
+    if name == "relu":
+        return np.clip(x, 0, RELU_LIMIT)
+    # The piecewise linear ones are exact.
+    if name == "quant_tanh":
+        return np.clip(4 * x, -one, one)
+    if name == "quant_sigm":
+        return np.clip(2 * x + one // 2, 0, one)
+    return np.clip(x + one // 2, 0, one)
+
+
+def curve_bits(name: Curve) -> int:
+    """Bits behind the binary point of what `curve` gives."""
+    return SUM_BITS if name == "relu" else CURVE_BITS
+
+
+def _sigmoid(x: Integers) -> Integers:
+    """With TABLE_BITS, from the table, with straight lines between its points."""
+    size = np.minimum(np.abs(x), TABLE_END - 1)
+    at, rest = size >> TABLE_STEP_BITS, size & ((1 << TABLE_STEP_BITS) - 1)
+    step = (TABLE[at + 1] - TABLE[at]) * rest
+    found = TABLE[at] + ((step + (1 << (TABLE_STEP_BITS - 1))) >> TABLE_STEP_BITS)
+    return np.where(x < 0, (1 << TABLE_BITS) - found, found)
+
+
+# The network.
 
 
 @dataclass(frozen=True)
@@ -67,12 +123,7 @@ class Product:
 
 @dataclass(frozen=True)
 class IntegerMatrix:
-    """What `Matrix` is, in integers.
-
-    Attributes:
-        up: gives sums with SUM_BITS.
-        down: gives int16; None if the matrix is whole.
-    """
+    """What `Matrix` is, in integers: ``up`` gives sums with SUM_BITS, ``down`` int16."""
 
     up: Product
     down: Product | None = None
@@ -89,18 +140,14 @@ class IntegerNetwork:
     Attributes:
         w: from the inputs to the state.
         u: from the state to the state.
-        gate_bias: with SUM_BITS.
-        update_bias: likewise.
-        zeta: with MIX_BITS.
-        nu: likewise.
-        gate: non-linearity of the gate.
-        update: non-linearity of the update.
+        gate_bias, update_bias: with SUM_BITS.
+        zeta, nu: with MIX_BITS.
+        gate, update: non-linearities.
         head: int8, [classes, hidden].
         head_bias: in units of the scores.
         score_scale: what one unit of a score is.
-        input_bits: bits behind the binary point of the inputs.
-        state_bits: likewise of the state.
-        normalisation: of the inputs, in float32.
+        input_bits, state_bits: bits behind the binary point of the inputs and of the state.
+        normaliser: of the inputs, in float32.
     """
 
     w: IntegerMatrix
@@ -116,11 +163,11 @@ class IntegerNetwork:
     score_scale: float
     input_bits: int
     state_bits: int
-    normalisation: Normalisation | None
+    normaliser: Normaliser | None
 
     def quantise(self, windows: NDArray[np.float32]) -> Integers:
         """Windows [n, steps, features] as the program is given them, to int16."""
-        values = windows if self.normalisation is None else self.normalisation(windows)
+        values = windows if self.normaliser is None else self.normaliser(windows)
         return quantised_inputs(values, self.input_bits)
 
     def step(self, x: Integers, h: Integers) -> Integers:
@@ -143,10 +190,7 @@ class IntegerNetwork:
     def scores(self, windows: NDArray[np.float32]) -> NDArray[np.int32]:
         """Scores [n, classes] of windows [n, steps, features], bit for bit those of the C program.
 
-        >>> import torch
-        >>> from softprune.nn import FastGRNNClassifier
         >>> from softprune.deploy.export.c.float_network import plain_classifier
-        >>> from softprune.deploy.export.c.integer_network import quantised
         >>> network = quantised(plain_classifier(FastGRNNClassifier(2, 3, classes=4)), torch.ones(1, 5, 2))
         >>> network.scores(np.ones((1, 5, 2), np.float32)).shape
         (1, 4)
@@ -160,32 +204,15 @@ class IntegerNetwork:
 
 # From a classifier in float32 to one in integers, with ranges measured on example windows.
 
-Doubles = NDArray[np.float64]
 
-LARGEST_WEIGHT = 127
-# A sum of products with int16 stays below 2 ** 30, which leaves as much again for a bias.
-LARGEST_ROW = 32_000
-LARGEST_BIAS = 1 << 30
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """Whole numbers that stand for ``scale`` times themselves."""
-
-    weights: Integers
-    scale: float
-
-
-def quantised(
-    model: FastGRNNClassifier, example: Tensor, *, normalisation: Normalisation | None = None
-) -> IntegerNetwork:
+def quantised(model: FastGRNNClassifier, example: Tensor, *, normaliser: Normaliser | None = None) -> IntegerNetwork:
     """The classifier in integers.
 
     Args:
         model: from `plain_classifier`.
         example: windows [n, steps, features] as the model takes them. Each kind of activation gets 16 bits for twice
             its largest value in them; what is larger than that later is cut there.
-        normalisation: what the integer program does to its inputs.
+        normaliser: what the integer program does to its inputs.
 
     Raises:
         ValueError: if a value is too large for 16 bits.
@@ -199,8 +226,8 @@ def quantised(
     head_bias = network.head_bias.astype(np.float64)
     # One unit of a score must not be so small that the bias has no room.
     least = float(np.abs(head_bias).max()) * 2.0**state_bits / LARGEST_BIAS
-    head = _scaled(network.head.astype(np.float64), least=least)
-    score_scale = head.scale * 2.0**-state_bits
+    head, scale = _scaled(network.head.astype(np.float64), least=least)
+    score_scale = scale * 2.0**-state_bits
     return IntegerNetwork(
         w=_matrix(network.w, x, input_bits, "W x"),
         u=_matrix(network.u, states, state_bits, "U h"),
@@ -210,24 +237,60 @@ def quantised(
         nu=round(network.nu * (1 << MIX_BITS)),
         gate=network.gate,
         update=network.update,
-        head=head.weights,
+        head=head,
         head_bias=np.rint(head_bias / score_scale).astype(np.int64),
         score_scale=score_scale,
         input_bits=input_bits,
         state_bits=state_bits,
-        normalisation=normalisation,
+        normaliser=normaliser,
     )
+
+
+def multiplier(scale: float) -> tuple[int, int]:
+    """A factor as a whole number of 31 bits and a shift: scale is about number / 2 ** shift.
+
+    Raises:
+        ValueError: if it is too large for that.
+
+    >>> multiplier(0.75)
+    (1610612736, 31)
+    """
+    if scale == 0:
+        return 0, 0
+    fraction, exponent = math.frexp(scale)
+    number, shift = round(fraction * (1 << 31)), 31 - exponent
+    if number == 1 << 31:
+        number, shift = number >> 1, shift - 1
+    if shift < 0:
+        raise ValueError(f"weights or inputs are too large for integers of 16 bits (a factor of {scale:.3g})")
+    if shift > 62:
+        number, shift = number >> min(shift - 62, 32), 62
+    return number, shift
+
+
+def fraction_bits(largest: float, what: str) -> int:
+    """Bits behind the binary point, so that twice the largest value fits into 16 bits.
+
+    Raises:
+        ValueError: if the value is too large for any number of bits.
+
+    >>> fraction_bits(3.0, "the state")
+    12
+    """
+    if not 2 * largest <= LIMIT16:
+        raise ValueError(f"{what} reaches {largest:.4g} on the example, which is too large for integers of 16 bits")
+    if largest == 0:
+        return 15
+    return min(15, math.floor(math.log2(LIMIT16 / (2 * largest))))
 
 
 def _matrix(matrix: Matrix, inputs: Doubles, bits: int, what: str) -> IntegerMatrix:
     up = matrix.up.astype(np.float64)
     if matrix.down is None:
-        return IntegerMatrix(_product(_scaled(up), bits, SUM_BITS, SUM_LIMIT))
+        return IntegerMatrix(_product(up, bits, SUM_BITS, SUM_LIMIT))
     up, down = _balanced(up, matrix.down.astype(np.float64))
     inner_bits = fraction_bits(float(np.abs(inputs @ down.T).max()), f"{what}, between its factors,")
-    return IntegerMatrix(
-        _product(_scaled(up), inner_bits, SUM_BITS, SUM_LIMIT), _product(_scaled(down), bits, inner_bits, LIMIT16)
-    )
+    return IntegerMatrix(_product(up, inner_bits, SUM_BITS, SUM_LIMIT), _product(down, bits, inner_bits, LIMIT16))
 
 
 def _balanced(up: Doubles, down: Doubles) -> tuple[Doubles, Doubles]:
@@ -238,139 +301,17 @@ def _balanced(up: Doubles, down: Doubles) -> tuple[Doubles, Doubles]:
     return up * root * alive, down / root[:, None] * alive[:, None]
 
 
-def _scaled(weights: Doubles, *, least: float = 0.0) -> _Scaled:
-    rows = np.abs(weights).sum(1).max()
-    scale = max(
-        float(np.abs(weights).max()) / LARGEST_WEIGHT, float(rows) / (LARGEST_ROW - weights.shape[1] / 2), least
-    )
-    scale = scale or 1.0
-    return _Scaled(np.rint(weights / scale).astype(np.int64), scale)
+def _scaled(weights: Doubles, *, least: float = 0.0) -> tuple[Integers, float]:
+    """Whole numbers, and what each stands for one of."""
+    row = float(np.abs(weights).sum(1).max()) / (LARGEST_ROW - weights.shape[1] / 2)
+    scale = max(float(np.abs(weights).max()) / LARGEST_WEIGHT, row, least) or 1.0
+    return np.rint(weights / scale).astype(np.int64), scale
 
 
-def _product(matrix: _Scaled, bits: int, out_bits: int, limit: int) -> Product:
-    return Product(matrix.weights, *multiplier(matrix.scale * 2.0 ** (out_bits - bits)), limit)
+def _product(matrix: Doubles, bits: int, out_bits: int, limit: int) -> Product:
+    weights, scale = _scaled(matrix)
+    return Product(weights, *multiplier(scale * 2.0 ** (out_bits - bits)), limit)
 
 
 def _bias(bias: NDArray[np.float32]) -> Integers:
     return clamped(np.rint(bias.astype(np.float64) * (1 << SUM_BITS)).astype(np.int64), SUM_LIMIT)
-
-
-# The program in integers: int8 weights, int16 activations, int32 sums.
-
-_ONE = 1 << CURVE_BITS
-_HALF = 1 << (TABLE_BITS - 1)
-_CURVES: dict[Curve, str] = {
-    "sigmoid": "(sigmoid(x) + 1) >> 1",
-    "tanh": f"sigmoid(2 * x) - {_ONE}",
-    "relu": f"clamped(x, 0, {RELU_LIMIT})",
-    "quant_tanh": f"clamped(4 * x, -{_ONE}, {_ONE})",
-    "quant_sigm": f"clamped(2 * x + {_ONE // 2}, 0, {_ONE})",
-    "quant_sigm4": f"clamped(x + {_ONE // 2}, 0, {_ONE})",
-}
-_TABLE_MARKS = {
-    "TABLE_LAST": TABLE_END - 1,
-    "TABLE_STEP_BITS": TABLE_STEP_BITS,
-    "TABLE_HALF": _HALF,
-    "TABLE_ONE": 2 * _HALF,
-    "TABLE_REST": (1 << TABLE_STEP_BITS) - 1,
-    "TABLE_ROUND": 1 << (TABLE_STEP_BITS - 1),
-}
-
-
-def integer_program(network: FloatNetwork, integers: IntegerNetwork, name: str, *, steps: int) -> CSource:
-    """Header and source in integers.
-
-    Args:
-        network: in float32, for the sizes.
-        integers: the same in integers.
-        name: what all names begin with.
-        steps: of a window.
-    """
-    layout = CLayout(name, network, steps, integers.normalisation, "int16_t")
-    curved = bool({network.gate, network.update} & {"sigmoid", "tanh"})
-    constants = _constants(integers, layout, curved=curved)
-    members = layout.members(keeps_input=True)
-    w_input = "x" if integers.w.down is None else "state->w_inner"
-    factored = integers.w.down is not None or integers.u.down is not None
-    kept, new, down = integers.mixing
-    marks = {
-        **layout.marks(members),
-        "ABOUT": layout.about("integers (int8 weights, int16 activations, int32 sums)"),
-        "INCLUDES": f'#include "{name}.h"',
-        "ARRAYS": arrays(constants),
-        "PRODUCT": filled("integer_product.c", {}) + "\n" if factored else "",
-        "SIGMOID": filled("integer_sigmoid.c", _TABLE_MARKS) + "\n" if curved else "",
-        "GATE": _CURVES[network.gate],
-        "UPDATE": _CURVES[network.update],
-        "INPUT_BITS": integers.input_bits,
-        "INPUT_HALVES": float_literal(float(2 << integers.input_bits)),
-        "NORMALISED": "normalised" if integers.normalisation is not None else "as the network takes it",
-        "SCORE_SCALE": float_literal(integers.score_scale),
-        "QUANTISE": _quantise(layout),
-        "ZETA": integers.zeta,
-        "NU": integers.nu,
-        "PREPARE": _prepare(layout, integers),
-        "W_SUM": _sum("w", w_input, integers.w.up),
-        "U_SUM": _sum("u", "@U_INPUT@", integers.u.up),
-        "SUM_LIMIT": SUM_LIMIT,
-        "GATE_ONE": 1 << curve_bits(network.gate),
-        "GATE_BITS": curve_bits(network.gate),
-        "KEPT": 1 << kept,
-        "NEW": 1 << new,
-        "DOWN": down,
-        "SCORE": "int32_t",
-        "TYPES": "#include <stdint.h>\n\n",
-    }
-    marks |= {part.upper(): filled(f"integer_{part}.h", marks) for part in ("more", "units", "whole")}
-    marks["COMMON"] = filled("common.c", marks).rstrip()
-    return CSource(filled("header.h", marks), filled("integer.c", marks), constants, members)
-
-
-def _constants(integers: IntegerNetwork, layout: CLayout, *, curved: bool) -> list[Constant]:
-    found = [*_rows("w", integers.w), *_rows("u", integers.u)]
-    for name, bias in (("gate_bias", integers.gate_bias), ("update_bias", integers.update_bias)):
-        found.append(Constant(name, bias, max(integer_type(bias), "int16_t", key=_width)))
-    found += [Constant("head", integers.head, "int8_t"), Constant("head_bias", integers.head_bias, "int32_t")]
-    if curved:
-        # A half less, which makes it fit into 16 bits.
-        found.append(Constant("table", TABLE - _HALF, "int16_t"))
-    return found + layout.normalising()
-
-
-def _width(c_type: str) -> int:
-    return int(c_type[3:-2])
-
-
-def _rows(name: str, matrix: IntegerMatrix) -> list[Constant]:
-    inner = [] if matrix.down is None else [Constant(f"{name}_inner_rows", matrix.down.weights, "int8_t")]
-    return [*inner, Constant(f"{name}_rows", matrix.up.weights, "int8_t")]
-
-
-def _sum(rows: str, x: str, product: Product) -> str:
-    columns = product.weights.shape[1]
-    return f"rescaled(dot({rows}, {x}, {columns}), {product.multiplier}, {product.shift}, @SUM_LIMIT@)"
-
-
-def _quantise(layout: CLayout) -> str:
-    found, value = layout.normalised()
-    unused = "" if layout.by_step else "    (void)state;\n"
-    return (
-        f"{found}    int i;\n\n{unused}    for (i = 0; i < @NAME@_FEATURES; i++) {{\n"
-        f"        out[i] = whole({value});\n    }}\n"
-    )
-
-
-def _prepare(layout: CLayout, integers: IntegerNetwork) -> str:
-    lines = "" if integers.w.down is None else _product_call("w", "x", integers.w.down)
-    if integers.u.down is None:
-        return lines + keep_before(layout)
-    return lines + _product_call("u", "state->h", integers.u.down)
-
-
-def _product_call(name: str, x: str, product: Product) -> str:
-    assert product.limit == LIMIT16
-    rows, columns = product.weights.shape
-    return (
-        f"    product({name}_inner_rows, {x}, {rows}, {columns}, {product.multiplier}, {product.shift}, "
-        f"state->{name}_inner);\n"
-    )

@@ -16,13 +16,21 @@ from torch import Tensor, nn
 
 from softprune.deploy.export.c.float_network import (
     Floats,
-    Normalisation,
+    Normaliser,
     plain_classifier,
     read_network,
     read_normalisation,
 )
-from softprune.deploy.export.c.integer_network import integer_program, quantised
-from softprune.deploy.export.c.text import Constant, arrays, check_identifier, filled, float_literal, float_program
+from softprune.deploy.export.c.integer_network import quantised
+from softprune.deploy.export.c.programs import (
+    CArray,
+    check_identifier,
+    definitions,
+    filled,
+    float_literal,
+    float_program,
+    integer_program,
+)
 from softprune.nn import FastGRNNClassifier
 
 
@@ -57,13 +65,14 @@ class CFiles:
         )
 
 
-def write_together(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files so that none is ever half there; a new folder appears with all of them.
+def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write files by their names so that none is ever half there; a new folder appears with all of them.
 
-    Args:
-        folder: where; made if it is not there. Other files in it stay.
-        texts: content by file name.
+    Returns:
+        Their paths. Other files of the folder stay.
     """
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file: name a folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -75,11 +84,12 @@ def write_together(folder: Path, texts: Mapping[str, str]) -> None:
         if not folder.exists():
             scratch.chmod(0o755)
             scratch.rename(folder)
-            return
-        for name in texts:
-            (scratch / name).replace(folder / name)
+        else:
+            for name in texts:
+                (scratch / name).replace(folder / name)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    return [folder / name for name in texts]
 
 
 # How far a score may be from PyTorch's, relative to the largest one or to 1: float32 rounds in another order.
@@ -114,7 +124,7 @@ def export_c(
         The files and the memory that they need.
 
     Raises:
-        ValueError: if the model is managed, parametrized, no FastGRNN classifier or not finite, if the name is no
+        ValueError: if the model is managed, parametrized, not a FastGRNN classifier or not finite, if the name is not a
             C identifier, or if the example or the normalisation does not fit; nothing is written.
 
     Example:
@@ -133,19 +143,25 @@ def export_c(
     raw = windows.numpy() if found is None else found.undone(windows.numpy())
     scores = _scores(classifier, raw[:1], found)
     if int8:
-        integers = quantised(classifier, windows, normalisation=found)
+        integers = quantised(classifier, windows, normaliser=found)
         program = integer_program(network, integers, name, steps=steps)
-        golden = [Constant("expected", integers.scores(raw[:1]), "int32_t"), Constant("in_float", scores)]
+        golden = [CArray("expected", integers.scores(raw[:1]), "int32_t"), CArray("in_float", scores)]
     else:
-        program = float_program(network, name, steps=steps, normalisation=found)
-        golden = [Constant("expected", scores)]
-    main = _main(name, [Constant("window", raw[0]), *golden], scores, int8=int8)
+        program = float_program(network, name, steps=steps, normaliser=found)
+        golden = [CArray("expected", scores)]
+    marks = {
+        "name": name,
+        "NAME": name.upper(),
+        "ARRAYS": definitions([CArray("window", raw[0]), *golden]),
+        "TOLERANCE": float_literal(TOLERANCE * max(1.0, float(np.abs(scores).max()))),
+    }
+    main = filled("integer_main.c" if int8 else "float_main.c", marks)
     texts = {f"{name}.h": program.header, f"{name}.c": program.source, f"{name}_main.c": main}
-    header, source, checker = _written(Path(folder), texts)
+    header, source, checker = write_together(Path(folder), texts)
+    shape = (steps, network.features)
     return CFiles(
-        header, source, checker, program.constant_bytes, program.state_bytes,
-        shape=(steps, network.features), classes=network.classes, int8=int8,
-    )  # fmt: skip
+        header, source, checker, program.constant_bytes, program.state_bytes, shape, classes=network.classes, int8=int8
+    )
 
 
 def _checked(example: Tensor, features: int) -> Tensor:
@@ -162,29 +178,12 @@ def _checked(example: Tensor, features: int) -> Tensor:
 
 
 @torch.no_grad()
-def _scores(classifier: FastGRNNClassifier, raw: Floats, normalisation: Normalisation | None) -> Floats:
+def _scores(classifier: FastGRNNClassifier, raw: Floats, normaliser: Normaliser | None) -> Floats:
     """What PyTorch gives for the values that the program computes with, in double precision."""
-    values = raw if normalisation is None else normalisation(raw)
+    values = raw if normaliser is None else normaliser(raw)
     single = classifier(torch.from_numpy(values))
     scores = classifier.double()(torch.from_numpy(values).double()).float().numpy()
     classifier.float()
     if not np.isfinite(scores).all() or not torch.isfinite(single).all():
         raise ValueError("the scores of the example are not finite: its values or the weights are too large")
     return scores
-
-
-def _main(name: str, constants: list[Constant], scores: Floats, *, int8: bool) -> str:
-    marks = {
-        "name": name,
-        "NAME": name.upper(),
-        "ARRAYS": arrays(constants),
-        "TOLERANCE": float_literal(TOLERANCE * max(1.0, float(np.abs(scores).max()))),
-    }
-    return filled("integer_main.c" if int8 else "float_main.c", marks)
-
-
-def _written(folder: Path, texts: dict[str, str]) -> list[Path]:
-    if folder.is_file():
-        raise ValueError(f"{folder} is a file: name a folder")
-    write_together(folder, texts)
-    return [folder / name for name in texts]
