@@ -6,6 +6,7 @@ from plain_loop import METHOD
 from torch import nn
 
 from softprune.adapters.thresholds import ThresholdsAside
+from softprune.core.groups import learnt
 from softprune.core.sparsify import sparsify
 
 
@@ -14,7 +15,7 @@ def parts():
     """A managed layer, its optimizer, and what stands between backward and the step."""
     sparsifier = sparsify(nn.Linear(4, 3), METHOD)
     optimizer = torch.optim.SGD(sparsifier.model.parameters(), lr=0.5)
-    thresholds = METHOD.thresholds(sparsifier.targets)
+    thresholds = learnt(sparsifier.targets)
     return sparsifier.model, optimizer, thresholds[0], ThresholdsAside(thresholds, [optimizer])
 
 

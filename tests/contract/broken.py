@@ -8,7 +8,8 @@ import torch
 from own_method import Swap
 
 from softprune.methods import GMP, Static
-from softprune.methods.transforms import MovingMask, SolvedMask
+from softprune.methods.masks import MovingMask
+from softprune.methods.transforms import SolvedMask
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Leaky(MovingMask):
 
 @dataclass(frozen=True)
 class LeakyMask(Static):
-    def first_mask(self, target, kept, rng):
-        return Leaky(super().first_mask(target, kept, rng).mask)
+    def transform(self, target, total, mask):
+        return Leaky(super().transform(target, total, mask).mask)
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Scaling(SolvedMask):
 
 @dataclass(frozen=True)
 class TwoFaced(GMP):
-    def solved(self, target):
+    def transform(self, target, total, mask):
         return Scaling(target.raw)
 
 
@@ -103,8 +104,8 @@ class Counting(MovingMask):
 
 @dataclass(frozen=True)
 class Recompiled(Static):
-    def first_mask(self, target, kept, rng):
-        return Counting(super().first_mask(target, kept, rng).mask)
+    def transform(self, target, total, mask):
+        return Counting(super().transform(target, total, mask).mask)
 
     def after_step(self, ctx):
         for target in ctx.targets:
@@ -121,8 +122,8 @@ class Shared(MovingMask):
 
 @dataclass(frozen=True)
 class SharedMask(Static):
-    def first_mask(self, target, kept, rng):
-        return Shared(super().first_mask(target, kept, rng).mask)
+    def transform(self, target, total, mask):
+        return Shared(super().transform(target, total, mask).mask)
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,8 @@ class Blind(Static):
 class Eager(Static):
     """Changes the weights when it is put on a model."""
 
-    def first_mask(self, target, kept, rng):
-        made = super().first_mask(target, kept, rng)
+    def transform(self, target, total, mask):
+        made = super().transform(target, total, mask)
         with torch.no_grad():
             target.raw.masked_fill_(~made.mask, 0.0)
         return made
@@ -147,8 +148,10 @@ class Eager(Static):
 class Generous(Static):
     """Keeps three weights too many."""
 
-    def first_mask(self, target, kept, rng):
-        return super().first_mask(target, kept + 3, rng)
+    def transform(self, target, total, mask):
+        more = mask.clone()
+        more.view(-1)[(~mask).flatten().nonzero()[:3]] = True
+        return super().transform(target, total, more)
 
 
 @dataclass(frozen=True)

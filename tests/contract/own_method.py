@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 
 from softprune.methods import Method, register
-from softprune.methods.masks import due, refuse_too_long, require_interval
+from softprune.methods.masks import MovingMask, due, refuse_too_long, require_interval
 from softprune.ops import largest
 
 
@@ -27,13 +27,8 @@ class Swap(Method):
     def __post_init__(self):
         require_interval(self.every, self.end)
 
-    def transform(self, target):
-        raise ValueError("Swap keeps the number of weights of each tensor: pass a budget")
-
-    def first_mask(self, target, kept, rng):
-        transform = super().first_mask(target, kept, rng)
-        transform.dense_grad.fill_(True)
-        return transform
+    def transform(self, target, total, mask):
+        return MovingMask(mask, dense_grad=True)
 
     def check(self, ctx):
         refuse_too_long(ctx, self.every, self.end)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from softprune.core.groups import take_out
+from softprune.core.groups import learnt, take_out
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
 
@@ -56,7 +56,7 @@ def test_thresholds_leave_a_group_of_another_decay_for_one_of_their_own(named):
     method = STR(s_init=-4.0)
     sparsifier = sparsify(_net(), method)
     model = sparsifier.model
-    thresholds = method.thresholds(sparsifier.targets)
+    thresholds = learnt(sparsifier.targets)
     optimizer = SGD(model.named_parameters() if named else model.parameters(), lr=0.1, weight_decay=0.01)
     take_out(thresholds, [optimizer], 0.01)
     assert len(optimizer.param_groups[0]["params"]) == 6

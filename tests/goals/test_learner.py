@@ -24,7 +24,7 @@ def two(first, second, **settings):
 def by_hand(*, costs=(1.0, 1.0), scale=1.0, **settings):
     """Thresholds 1 and 0.5; G = -1 * (0.5 - 0.25) = -0.25 and -0.5 * (-2) = 1."""
     given = two([3.0, -2.0, 0.1], [4.0, 0.2], **settings)
-    members = tuple(Member(m.target, m.method, Price(c), m.floor) for m, c in zip(given.members, costs, strict=True))
+    members = tuple(Member(m.target, m.settings, Price(c), m.floor) for m, c in zip(given.members, costs, strict=True))
     part = Part(given.goal, given.schedule, members, given.full, given.final, given.density)
     values = [(1.0, 3.0, [0.5, 0.25, 9.0]), (0.5, 1.0, [-2.0, 7.0])]
     for member, (alpha, crossing, grad) in zip(members, values, strict=True):

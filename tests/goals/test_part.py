@@ -77,7 +77,7 @@ def test_a_schedule_that_does_not_end_at_the_goal_is_refused(schedule, error, me
 def test_it_is_solved_again_after_every_so_many_steps_and_the_last():
     every = part(Params(30), method=GMP(every=4))
     assert [step for step in range(1, 11) if every.due(step, 10)] == [4, 8, 10]
-    mixed = replace(every, members=(every.members[0], replace(every.members[1], method=GMP(every=3))))
+    mixed = replace(every, members=(every.members[0], replace(every.members[1], settings=GMP(every=3).goal_settings)))
     assert [step for step in range(1, 11) if mixed.due(step, 10)] == [4, 8, 10]
 
 

@@ -11,7 +11,7 @@ import softprune
 from softprune import Params, Rule, Sparsity, constant, uniform
 from softprune.methods import IMP
 from softprune.methods.masks import Remembered
-from softprune.methods.transforms import NestedMask
+from softprune.methods.transforms import SolvedMask
 
 TOTAL = 20
 
@@ -224,7 +224,7 @@ def test_a_copy_of_the_average_is_solved_within_the_mask():
 
 
 def test_a_nested_mask_never_grows():
-    transform = NestedMask(torch.tensor([1.0, -2.0, 3.0, 0.5]))
+    transform = SolvedMask(torch.tensor([1.0, -2.0, 3.0, 0.5]), nested=True)
     nothing = torch.zeros(1)
     w = torch.tensor([1.0, -2.0, 3.0, 0.5])
     transform.take_(torch.tensor([0.7]), nothing, transform.scores(w))

@@ -9,9 +9,10 @@ from torch.nn.utils import parametrizations, parametrize
 import softprune
 from softprune import Budget, Sparsity, constant
 from softprune.methods import ACDC, DSR, SNFS, STR, Feather, KeepZeros
-from softprune.methods.base import Context, Method, Pursuit, Target
+from softprune.methods.base import Context, GoalSettings, Method
+from softprune.methods.masks import MovingMask
 from softprune.methods.snfs import _momentum
-from softprune.methods.transforms import MovingMask
+from softprune.methods.transforms import Target
 from softprune.ops import Sigmoid
 
 
@@ -62,41 +63,43 @@ def test_a_method_of_ones_own_refuses_what_it_does_not_say():
 
     target = of(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="Own prunes to a total: pass a goal or a budget"):
-        Own().transform(target)
+        Own().transform(target, "none", None)
     with pytest.raises(ValueError, match="Own takes neither a goal nor a budget"):
-        Own().solved(target)
-    assert Own().pursuit == Pursuit() and Own().accepts == ("none",)
+        Own().transform(target, "goal", None)
+    assert Own().goal_settings == GoalSettings() and Own().accepts == ("none",)
     assert (Own().moves_masks, Own().selects, Own().reads_weights) == (False, True, False)
-    assert Own().thresholds([target]) == [] == Own().undecayed([target])
-    drawn = Own().first_mask(target, 3, torch.Generator().manual_seed(0))
-    assert isinstance(drawn, MovingMask) and int(drawn.mask.sum()) == 3
-    ends = [Own().schedule(p) for p in (0.0, 0.1, 0.7, 1.0)]
+    drawn = Own().transform(target, "budget", torch.tensor([[True, False], [True, True]]))
+    assert isinstance(drawn, MovingMask) and int(drawn.mask.sum()) == 3 and not drawn.dense_grad
+    ends = [Own().goal_settings.schedule(p) for p in (0.0, 0.1, 0.7, 1.0)]
     assert ends == [0.0, 0.0, 1.0, 1.0]
 
 
 def test_zeros_of_now_stay_and_nothing_else():
     module = nn.Linear(3, 1, bias=False)
     module.weight.data = torch.tensor([[0.0, -2.0, 3.0]])
-    transform = KeepZeros().transform(of(module))
+    transform = KeepZeros().transform(of(module), "none", None)
     assert transform(torch.tensor([[5.0, 6.0, 0.0]])).tolist() == [[0.0, 6.0, 0.0]]
 
 
 def test_on_the_meta_device_a_scale_must_be_given_and_a_floor_waits():
     target = of(nn.Linear(3, 2, device="meta"))
     with pytest.raises(ValueError, match='has no weights to take k="auto" from'):
-        STR(g=Sigmoid("auto")).transform(target)
-    assert STR(g=Sigmoid(2.0)).transform(target).s.device.type == "meta"
-    assert STR(min_keep=3).transform(target).s.device.type == "meta"
+        STR(g=Sigmoid("auto")).transform(target, "none", None)
+    assert STR(g=Sigmoid(2.0)).transform(target, "none", None).s.device.type == "meta"
+    assert STR(min_keep=3).transform(target, "none", None).s.device.type == "meta"
     real = of(nn.Linear(3, 2))
     real.raw.data = torch.tensor([[0.1, -0.1, 0.1], [0.1, 0.1, -0.1]])
     # k is four standard deviations: those of 0.1 four times and -0.1 twice are 0.1033.
-    assert STR(g=Sigmoid("auto")).transform(real).g.scale == pytest.approx(4 * 0.1 * (32 / 30) ** 0.5, rel=1e-6)
+    scaled = STR(g=Sigmoid("auto")).transform(real, "none", None)
+    assert scaled.g.scale == pytest.approx(4 * 0.1 * (32 / 30) ** 0.5, rel=1e-6)
 
 
 def test_one_threshold_for_all_has_nowhere_to_go():
     shared = STR(granularity="global", pace=2.0, start="mean", min_keep=4, gradient="plain")
-    assert shared.pursuit == Pursuit(0.0, "plain", "equal", 1, 4)
-    assert STR(pace=2.0, start="mean", min_keep=4, gradient="plain").pursuit == Pursuit(2.0, "plain", "mean", 1, 4)
+    assert shared.goal_settings == GoalSettings(0.0, "plain", "equal", 1, 4)
+    assert STR(pace=2.0, start="mean", min_keep=4, gradient="plain").goal_settings == GoalSettings(
+        2.0, "plain", "mean", 1, 4
+    )
 
 
 def test_filters_are_rescaled_if_str_is_told():

@@ -7,12 +7,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from softprune.methods.masks import MovingMask
 from softprune.methods.transforms import (
     HeldThreshold,
-    MovingMask,
-    NestedMask,
-    PowerThreshold,
-    RisingThreshold,
     SoftThreshold,
     SolvedMask,
     SolvedThreshold,
@@ -34,12 +31,12 @@ def soft(w):
 
 MADE = {
     "soft": (soft, {"s": -3.0, "leak": 0.5}),
-    "solved": (lambda w: SolvedThreshold((2, 1), w, backward=annealed()), {**SOLVED, "leak": 1.0}),
-    "solved, no leak": (lambda w: SolvedThreshold((1,), w), SOLVED),
-    "power": (lambda w: PowerThreshold(w, power=3.0), SOLVED),
-    "rising": (RisingThreshold, {**SOLVED, "rise": 0.0}),
+    "solved": (lambda w: SolvedThreshold(w, (2, 1), backward=annealed()), {**SOLVED, "leak": 1.0}),
+    "solved, no leak": (SolvedThreshold, SOLVED),
+    "power": (lambda w: SolvedThreshold(w, power=3.0), SOLVED),
+    "rising": (lambda w: SolvedThreshold(w, rises=True), {**SOLVED, "rise": 0.0}),
     "mask": (SolvedMask, {**SOLVED, "mask": 1.0}),
-    "nested": (NestedMask, {**SOLVED, "mask": 1.0}),
+    "nested": (lambda w: SolvedMask(w, nested=True), {**SOLVED, "mask": 1.0}),
     "variational": (lambda w: Variational(w, -7.0), {"log_sigma2": -7.0}),
     "variational mask": (lambda w: VariationalMask(w, -7.0), {**SOLVED, "mask": 1.0, "log_sigma2": -7.0}),
 }
@@ -88,15 +85,15 @@ def test_tensors_that_are_there_are_not_reset_when_they_move(name):
 def test_thresholds_are_as_wide_as_float32_and_wider_for_wider_weights():
     dtypes = [threshold_dtype(torch.zeros(1, dtype=d)) for d in (torch.float64, torch.float32, torch.bfloat16)]
     assert dtypes == [torch.float64, torch.float32, torch.float32]
-    assert SolvedThreshold((1,), W.double()).alpha.dtype == torch.float64
-    assert RisingThreshold(W.double()).rise.dtype == torch.float64
+    assert SolvedThreshold(W.double()).alpha.dtype == torch.float64
+    assert SolvedThreshold(W.double(), rises=True).rise.dtype == torch.float64
     assert Variational(W.half(), 0.0).log_sigma2.dtype == torch.float32
     assert Variational(W, 0.0).log_sigma2.requires_grad
 
 
 def pruned_gradient(transform, w, progress):
     """What weights that are pruned get of a gradient of 1."""
-    transform.anneal_(progress)
+    transform.after_step_(w, progress)
     w = w.clone().requires_grad_()
     used = transform(w)
     used.sum().backward()
@@ -111,20 +108,20 @@ def held(w, backward):
 
 
 def solved(w, backward):
-    transform = SolvedThreshold((1,), w, backward=backward)
+    transform = SolvedThreshold(w, backward=backward)
     transform.alpha.fill_(1.5)
     return transform
 
 
 def rising(w, backward):
-    transform = RisingThreshold(w, backward=backward)
+    transform = SolvedThreshold(w, backward=backward, rises=True)
     transform.alpha.fill_(3.0)
     transform.rise.fill_(0.5)
     return transform
 
 
 def power(w, backward):
-    transform = PowerThreshold(w, power=3.0, backward=backward)
+    transform = SolvedThreshold(w, power=3.0, backward=backward)
     transform.alpha.fill_(1.5)
     return transform
 
@@ -153,10 +150,10 @@ def test_the_part_falls_during_the_training_where_it_is_annealed(make):
 
 
 def test_a_solution_is_taken_over_with_what_it_would_meet():
-    transform = SolvedThreshold((2, 1), W)
+    transform = SolvedThreshold(W, (2, 1))
     transform.take_(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]]), W)
     assert transform.alpha.tolist() == [[1.0], [2.0]] and transform.crossing.tolist() == [[3.0], [4.0]]
-    assert transform.in_use is transform.alpha and transform.risen is True and transform.scores(W) is W
+    assert transform.in_use is transform.alpha and transform.rise is None and transform.scores(W) is W
 
 
 def test_a_mask_keeps_what_is_above_the_threshold_and_all_without_one():
@@ -168,7 +165,7 @@ def test_a_mask_keeps_what_is_above_the_threshold_and_all_without_one():
     assert bool(mask.mask.all())
     assert mask.raw_for(W) is W
     # A nested one only loses: what it lost counts as 0 for the next.
-    nested = NestedMask(W)
+    nested = SolvedMask(W, nested=True)
     nested.take_(torch.tensor([1.0]), torch.zeros(1), W)
     assert nested.scores(W).tolist() == [[0.0, -3.0], [0.0, 2.0]]
     nested.take_(torch.tensor([0.2]), torch.zeros(1), W)
@@ -177,14 +174,14 @@ def test_a_mask_keeps_what_is_above_the_threshold_and_all_without_one():
 
 def test_what_is_assigned_comes_out_for_powers_too():
     wanted = torch.tensor([2.0, -0.5, 0.0])
-    for transform in (PowerThreshold(W, power=3.0), HeldThreshold(torch.tensor([1.0]), 2, power=3.0)):
+    for transform in (SolvedThreshold(W, power=3.0), HeldThreshold(torch.tensor([1.0]), 2, power=3.0)):
         transform.alpha.fill_(1.0)
         raw = transform.raw_for(wanted)
         # (2^3 + 1)^(1/3) and -(1/8 + 1)^(1/3).
         assert raw.tolist() == pytest.approx([9.0 ** (1 / 3), -(1.125 ** (1 / 3)), 0.0])
         assert transform(raw).tolist() == pytest.approx([2.0, -0.5, 0.0])
     assert HeldThreshold(torch.tensor([0.5]), 2).raw_for(wanted).tolist() == [2.5, -1.0, 0.0]
-    assert SolvedThreshold((1,), W).raw_for(wanted).tolist() == wanted.tolist()
+    assert SolvedThreshold(W).raw_for(wanted).tolist() == wanted.tolist()
 
 
 def test_held_thresholds_rescale_filters_if_they_are_told():
@@ -196,7 +193,7 @@ def test_held_thresholds_rescale_filters_if_they_are_told():
 
 def test_what_a_transform_says_of_itself():
     assert soft(W).extra_repr() == "s=(1,), g=Sigmoid(k=1.0), backward=Backward(leak=0.5, until=1.0)"
-    assert SolvedThreshold((2, 1), W).extra_repr() == "s=(2, 1), backward=Backward(leak=0.0, until=None)"
+    assert SolvedThreshold(W, (2, 1)).extra_repr() == "s=(2, 1), backward=Backward(leak=0.0, until=None)"
 
 
 def test_a_moving_mask_passes_no_gradient_to_the_pruned_until_it_is_told():
@@ -214,5 +211,5 @@ def test_a_transform_that_has_nothing_to_settle_leaves_all_as_it_is():
     layer = nn.Linear(2, 1, bias=False)
     parametrize.register_parametrization(layer, "weight", Plain())
     plain = layer.parametrizations.weight[0]
-    assert plain.settle_(W) is None and plain.anneal_(0.5) is None and plain.raw_for(W) is W
+    assert plain.settle_(W) is None and plain.after_step_(W, 0.5) is None and plain.raw_for(W) is W
     assert plain.first == {} and plain._on_meta() is False

@@ -9,15 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from softprune.methods.transforms import (
-    HeldThreshold,
-    Masked,
-    MovingMask,
-    RisingThreshold,
-    SoftThreshold,
-    SolvedMask,
-    SolvedThreshold,
-)
+from softprune.methods.masks import Masked, MovingMask
+from softprune.methods.transforms import HeldThreshold, SoftThreshold, SolvedMask, SolvedThreshold
 from softprune.ops import Backward, Exp, Sigmoid, Softplus, masked, straight_through
 
 ALL_G = [Sigmoid(), Exp(), Softplus(), Sigmoid(0.25), Exp(1e3), Softplus(1e-3)]
@@ -144,7 +137,7 @@ def test_the_mask_keeps_zeros_and_passes_the_rest():
 def test_rescaling_makes_up_for_the_size_and_leaves_the_gradient_alone():
     # Filters (1, 3) and (2, 4) under a threshold of 2: the first keeps 3 of 4, the second 4 of 6 of its absolute size.
     w = torch.tensor([[1.0, -3.0], [2.0, 4.0]], requires_grad=True)
-    transform = SolvedThreshold((1,), w, backward=straight_through, rescale=True)
+    transform = SolvedThreshold(w, backward=straight_through, rescale=True)
     transform.alpha.fill_(2.0)
     used = transform(w)
     expected = torch.tensor([[0.0, -1.0 * 1.01 / (0.01 + 3 / 4)], [0.0, 2.0 * 1.01 / (0.01 + 4 / 6)]])
@@ -185,19 +178,19 @@ def test_the_floor_where_one_of_the_thresholds_is_zero():
 
 def test_a_threshold_of_zero_is_not_rescaled():
     w = torch.tensor([[1e-4, -3e-4], [2e-4, 4e-4]])
-    transform = SolvedThreshold((1,), w, backward=straight_through, rescale=True)
+    transform = SolvedThreshold(w, backward=straight_through, rescale=True)
     assert torch.equal(transform(w), w)
 
 
 def test_a_rising_threshold_is_felt_as_far_as_it_has_risen():
     w = torch.tensor([1.0, -3.0])
-    transform = RisingThreshold(w)
+    transform = SolvedThreshold(w, rises=True)
     transform.alpha.fill_(2.0)
-    assert transform(w).tolist() == [1.0, -3.0] and transform.risen is False
+    assert transform(w).tolist() == [1.0, -3.0] and transform.in_use.tolist() == [0.0]
     transform.rise.fill_(0.25)
-    assert transform(w).tolist() == [0.5, -2.5] and transform.risen is False
-    transform.rise_()
-    assert transform(w).tolist() == [0.0, -1.0] and transform.risen is True
+    assert transform(w).tolist() == [0.5, -2.5] and transform.in_use.tolist() == [0.5]
+    transform.rise.fill_(1.0)
+    assert transform(w).tolist() == [0.0, -1.0] and transform.in_use.tolist() == [2.0]
 
 
 @pytest.mark.parametrize(("mode", "pruned"), [(masked, 0.0), (Backward(0.5), 2.0), (straight_through, 4.0)])

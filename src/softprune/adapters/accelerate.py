@@ -11,7 +11,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from softprune.core.groups import group_of
+from softprune.core.groups import group_of, learnt
 from softprune.core.sparsifier import Sparsifier
 from softprune.forecast.schedule import learning_rates
 from softprune.records import parse_json, read_text, write_text
@@ -110,6 +110,6 @@ def _plain_schedule(scheduler: Any, sparsifier: Sparsifier, total_steps: int) ->
 
 
 def _threshold_group(sparsifier: Sparsifier, optimizer: Optimizer) -> int:
-    thresholds = sparsifier.method.thresholds(sparsifier.targets)
+    thresholds = learnt(sparsifier.targets)
     found = group_of(thresholds[0], [optimizer]) if thresholds else None
     return next((i for i, group in enumerate(optimizer.param_groups) if found and group is found[1]), 0)

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from softprune.adapters.thresholds import ThresholdsAside, refuse_decay
 from softprune.budget.budget import Budget
 from softprune.budget.profiler import prunable_tensors
-from softprune.core.groups import take_out
+from softprune.core.groups import learnt, take_out
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
@@ -138,7 +138,7 @@ class SoftpruneCallback(pl.Callback):  # type: ignore[misc,name-defined]
             raise ValueError(f"{', '.join(late)} came after callbacks were set up: build the network in __init__")
         total_steps = count_steps(trainer, pl_module) if self.total_steps is None else self.total_steps
         scheduler, every = scheduler_of(trainer)
-        thresholds = sparsifier.method.thresholds(sparsifier.targets)
+        thresholds = learnt(sparsifier.targets)
         if self.threshold_decay is not None:
             take_out(thresholds, optimizers, self.threshold_decay)
         self._aside = ThresholdsAside(thresholds, optimizers)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from softprune.budget.budget import Budget
+from softprune.core.groups import learnt
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
@@ -159,7 +160,7 @@ def _is_conv1d_weight(name: str, module: nn.Module) -> bool:
 
 def _clip_weights_only(trainer: Trainer, sparsifier: Sparsifier) -> None:
     clip: Any = trainer.accelerator.clip_grad_norm_
-    thresholds = {id(s) for s in sparsifier.method.thresholds(sparsifier.targets)}
+    thresholds = {id(s) for s in learnt(sparsifier.targets)}
 
     def clip_weights(parameters: Any, *args: Any, **kwargs: Any) -> Any:
         return clip([p for p in parameters if id(p) not in thresholds], *args, **kwargs)

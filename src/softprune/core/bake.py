@@ -14,7 +14,7 @@ from softprune.core.collapse import refuse_nonfinite
 from softprune.core.parametrization import link_of, managed_tensors, unregister
 from softprune.core.refusal import inside_compiled
 from softprune.core.sharding import refuse_sharded
-from softprune.methods.base import Target
+from softprune.methods.transforms import Target
 from softprune.structure.gates import behind_gates, fold_gates, fold_ranks
 
 

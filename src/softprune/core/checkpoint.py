@@ -37,8 +37,8 @@ def snapshot(sparsifier: Sparsifier) -> dict[str, Any]:
         "total_steps": sparsifier.total_steps,
         "frozen": sparsifier.frozen,
         "goals": [str(part) for part in sparsifier.goals],
-        "seed": sparsifier.variants.seed,
-        "memories": deepcopy(sparsifier.variants.memories),
+        "seed": sparsifier.seed,
+        "memories": [deepcopy(context.memory) for context in sparsifier.contexts.values()],
     }
 
 
@@ -117,10 +117,10 @@ def _take_over(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
             # k="auto" was taken from the weights that the other run started with.
             transform.g = replace(transform.g, k=state["scales"][target.name])
     sparsifier.step = state["step"]
-    sparsifier.variants.seed = state.get("seed", sparsifier.variants.seed)
-    for mine, theirs in zip(sparsifier.variants.memories, state.get("memories", ()), strict=False):
-        mine.clear()
-        mine.update(deepcopy(theirs))
+    sparsifier.seed = state.get("seed", sparsifier.seed)
+    memories = state.get("memories", [{} for _ in sparsifier.contexts])
+    for context, memory in zip(sparsifier.contexts.values(), memories, strict=True):
+        context.seed, context.memory = sparsifier.seed, deepcopy(memory)
     if sparsifier.total_steps is None:
         # What was trained to the end has met its goal, also where no optimizer will be attached any more.
         sparsifier.total_steps = state["total_steps"]

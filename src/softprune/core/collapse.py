@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 
 from softprune.core.groups import group_of
 from softprune.core.sharding import effective_weight, local, sharded, whole
-from softprune.methods.base import Target
-from softprune.methods.transforms import HeldThreshold, SoftThreshold, SolvedThreshold
+from softprune.methods.transforms import HeldThreshold, SoftThreshold, Solved, Target
 from softprune.ops import G
 
 # A tensor whose gradient is exactly zero this many steps in a row has no path to the loss.
@@ -334,7 +333,7 @@ def _diagnose(target: Target, optimizers: Sequence[Optimizer], seen: Seen) -> Di
     density = float(active.double().mean())
     l1_active = float(whole(target.raw.detach()).abs()[active].double().sum())
     transform = target.transform
-    if isinstance(transform, SolvedThreshold):
+    if isinstance(transform, Solved):
         alpha = float(transform.alpha.mean())
         return Diagnosis(target.name, float(transform.s.mean()), alpha, density, NAN, l1_active, NAN)
     if not isinstance(transform, SoftThreshold):

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
+from softprune.methods.transforms import Target
+
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 # These update each element on its own, so that a threshold may join a group of weights. Others (Muon,
@@ -69,6 +71,16 @@ def param_groups(
         {"name": "undecayed", "params": list(undecayed), "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def learnt(targets: Iterable[Target], *, decayed: bool = True) -> list[nn.Parameter]:
+    """The parameters of transforms that an optimizer must train, each once: those with weight decay, or those without.
+
+    The first are thresholds.
+    """
+    transforms = [t.transform for t in targets]
+    found = [p for transform in transforms if transform.decayed is decayed for p in transform.parameters()]
+    return [p for p in dict.fromkeys(found) if p.requires_grad]
 
 
 def check_decay(what: str, decay: float) -> None:

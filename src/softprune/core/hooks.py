@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from softprune.core.groups import check_decay, group_of, join_group
-from softprune.methods.base import Target
+from softprune.methods.transforms import Target
 from softprune.ops.threshold import PLAIN_TENSORS
 
 

@@ -17,9 +17,10 @@ from softprune.budget.show import noun
 from softprune.core.refusal import Memory, refuse_model, refuse_tensor, refuse_unfilled
 from softprune.core.rule import Match, Rule, matches, refuse_unmatched
 from softprune.goals.goal import Filters, Flops, Goal, Latency, Params, Rank, checked_goal
-from softprune.methods.base import Method, Target, Total, generator
+from softprune.methods.base import Method, Total, generator
 from softprune.methods.masks import share_out
-from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Transform
+from softprune.methods.transforms import SoftThreshold, Solved, Target, Transform
+from softprune.ops import at_random
 from softprune.ops.units import Units
 from softprune.structure.gates import IMPORTANCE, VECTOR, Importance, importances
 
@@ -189,14 +190,16 @@ def divide(goal: Goal, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def first_masks(
-    targets: Mapping[str, Target], methods: Mapping[str, Method], kept: Mapping[str, int], seed: int
+    targets: Mapping[str, Target], methods: Mapping[str, Method], kept: Mapping[str, int], total: Total, seed: int
 ) -> dict[str, Transform]:
     """The masks that training begins with."""
     made: dict[str, Transform] = {}
     for name, target in targets.items():
         if target.raw.device == torch.device("meta"):
             raise ValueError(f"{name} is on the meta device and has no weights to choose from: load the weights first")
-        made[name] = methods[name].first_mask(target, kept[name], generator(seed, 0, name))
+        everywhere = torch.ones_like(target.raw, dtype=torch.bool)
+        mask = at_random(everywhere, kept[name], generator(seed, 0, name))
+        made[name] = methods[name].transform(target, total, mask)
     return made
 
 
@@ -263,7 +266,7 @@ def _words(planned: PlannedTensor, goals: Sequence[Goal]) -> str:
     transform, also = planned.transform, ""
     if len(planned.target.sites) > 1:
         also = f", used at {len(planned.target.sites)} places"
-    if isinstance(transform, SolvedThreshold):
+    if isinstance(transform, Solved):
         count = transform.s.numel()
         which = "a share" if count == 1 else f"{count:,} shares"
         return f"{which} of {goals[planned.goal_of or 0]}{also}"
@@ -333,27 +336,22 @@ def plan(
     for p in chosen:
         refuse_tensor(p.target, memory)
     methods = {p.target.name: p.method for p in chosen if p.method is not None}
+    total: Total = "budget" if apart else "goal" if goals else "none"
     for one in dict.fromkeys(methods.values()):
-        refuse_total(one, "budget" if apart else "goal" if goals else "none")
+        refuse_total(one, total)
     if method.moves_masks:
-        decided = _with_masks(planned, methods, goals, shared=not apart, seed=seed)
+        decided = _with_masks(planned, methods, goals, total, seed=seed)
     else:
-        decided = _with_transforms(planned, method, methods, goals)
+        decided = _with_transforms(planned, methods, goals, total)
     for p in decided.managed:
         refuse_unfilled(p.target, p.transform)
-    method.equip(model, {p.target.name: p.transform for p in decided.managed if p.transform is not None})
+    method.link(model, {p.target.name: p.transform for p in decided.managed if p.transform is not None}, methods)
     return replace(decided, counts=noun(units.text))
 
 
-def _with_transforms(
-    planned: list[PlannedTensor], method: Method, methods: dict[str, Method], goals: list[Goal]
-) -> Plan:
+def _with_transforms(planned: list[PlannedTensor], methods: dict[str, Method], goals: list[Goal], total: Total) -> Plan:
     targets = [p.target for p in planned if p.method is not None]
-    if goals:
-        built: dict[str, Transform] = {t.name: methods[t.name].solved(t) for t in targets}
-    else:
-        built = {t.name: methods[t.name].transform(t) for t in targets}
-        method.link(built, methods)
+    built = {t.name: methods[t.name].transform(t, total, None) for t in targets}
     return Plan(
         tuple(replace(p, transform=built[p.target.name]) if p.target.name in built else p for p in planned),
         tuple(goals),
@@ -361,19 +359,19 @@ def _with_transforms(
 
 
 def _with_masks(
-    planned: list[PlannedTensor], methods: dict[str, Method], goals: list[Goal], *, shared: bool, seed: int
+    planned: list[PlannedTensor], methods: dict[str, Method], goals: list[Goal], total: Total, *, seed: int
 ) -> Plan:
     """Masks to begin with, for methods that move them: one total is divided equally, a budget says it all."""
     targets = {p.target.name: p.target for p in planned if p.method is not None}
-    if not shared:
+    if total == "budget":
         kept = {p.target.name: goals[p.goal_of].count for p in planned if p.goal_of is not None}  # type: ignore[union-attr]
     elif len(goals) > 1:
         raise ValueError("masks that move between tensors share one total: give one goal, and none in rules")
     else:
         kept = divide(goals[0], {name: target.shape.numel() for name, target in targets.items()})
-    made = first_masks(targets, methods, kept, seed)
+    made = first_masks(targets, methods, kept, total, seed)
     done = [replace(p, transform=made.get(p.target.name), kept=kept.get(p.target.name), goal_of=None) for p in planned]
-    return Plan(tuple(done), shared=shared)
+    return Plan(tuple(done), shared=total == "goal")
 
 
 def _planned(choice: Choice, method: Method) -> PlannedTensor:

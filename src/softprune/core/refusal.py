@@ -7,8 +7,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from softprune.methods.base import Target
-from softprune.methods.transforms import Transform
+from softprune.methods.transforms import Target, Transform
 
 
 def refuse_model(model: nn.Module) -> nn.Module:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.func import functional_call
 
-from softprune.methods.base import Method, Target
-from softprune.methods.transforms import Transform
+from softprune.methods.base import Context, Method
+from softprune.methods.transforms import Target, Transform
 
 
 def whole(t: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def settled_weight(target: Target) -> Tensor:
     return transform(raw)
 
 
-def refuse_sharded(targets: tuple[Target, ...], what: str, instead: str) -> None:
+def refuse_sharded(targets: Sequence[Target], what: str, instead: str) -> None:
     for target in targets:
         if sharded(target):
             raise ValueError(f"{what} is not possible while {target.name} is sharded by FSDP2: {instead}")
@@ -92,11 +92,12 @@ def refuse_split(targets: tuple[Target, ...], thresholds: int, shared: int) -> N
         )
 
 
-def refuse_readers(parts: Mapping[Method, Sequence[Target]]) -> None:
-    for method, targets in parts.items():
+def refuse_readers(contexts: Mapping[Method, Context]) -> None:
+    """Raise if a method that looks at whole weights has a sharded tensor."""
+    for method, context in contexts.items():
         if method.reads_weights:
             refuse_sharded(
-                tuple(targets),
+                context.targets,
                 str(method),
                 "it looks at whole weights after each step; use DistributedDataParallel, or min_keep=0",
             )

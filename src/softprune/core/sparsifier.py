@@ -30,17 +30,18 @@ from softprune.core.collapse import (
     refuse_nonfinite,
 )
 from softprune.core.freeze import Freezable, freeze_
-from softprune.core.groups import param_groups
+from softprune.core.groups import learnt, param_groups
 from softprune.core.hooks import Attachment, place_thresholds, place_undecayed, refuse_optimizers, unchanged_on_error
 from softprune.core.parametrization import Link
 from softprune.core.plan import Plan
 from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
-from softprune.core.variants import Variants
 from softprune.forecast.forecast import Forecast, outlook
 from softprune.goals.constraint import Part, copied
 from softprune.goals.learn import learn, observe
+from softprune.goals.select import keep_largest
 from softprune.goals.solve import solve
-from softprune.methods.base import Method, Target
+from softprune.methods.base import Context, Method
+from softprune.methods.transforms import Target
 from softprune.ops.units import Units
 from softprune.structure.gates import behind_gates, is_importance, stored_params
 
@@ -64,7 +65,8 @@ class Sparsifier:
         targets: the managed tensors.
         goals: the parts of the model whose total is prescribed.
         units: what is kept or pruned as a whole.
-        variants: the method as rules have refined it, each with its tensors.
+        contexts: the method as rules have refined it, each with its tensors and what it remembers.
+        seed: of everything that is drawn at random.
         step: optimizer steps completed since `attach` (continued by `load_state_dict`).
         forecast: when sparsity will set in, computed by `attach`; None for methods without thresholds.
     """
@@ -89,19 +91,17 @@ class Sparsifier:
         self.total_steps: int | None = None
         self.forecast: Forecast | None = None
         self.frozen: Freezable | None = None
-        self.variants = Variants(plan, model, seed)
+        self.seed = seed
+        self.contexts = _contexts(plan, model, seed)
         self._attachment: Attachment | None = None
         self._watch = CollapseWatch()
-        self._distinct_thresholds = len(self._thresholds())
+        self._distinct_thresholds = len(learnt(self.targets))
         self.goals = goals
         self.units = units
         # What importances multiply is no target, and yet a part of every weight.
         self._behind = behind_gates(model)
-        self._link()
-        # Weights on the meta device have no values yet; `attach` does it once they have.
         self._solved = False
-        if not any(t.raw.device.type == "meta" for t in self.targets):
-            self.solve()
+        self._link()
 
     def _link(self) -> None:
         for target in self.targets:
@@ -135,8 +135,8 @@ class Sparsifier:
         """
         return param_groups(
             self.model,
-            list(self._thresholds()),
-            list(self.variants.undecayed()),
+            list(self._learnt(decayed=True)),
+            list(self._learnt(decayed=False)),
             managed=[target.raw for target in self.targets],
             importances=[t.raw for t in self.targets if is_importance(*t.sites[0])],
             weight_decay=weight_decay,
@@ -174,20 +174,22 @@ class Sparsifier:
         if self._attachment is not None:
             raise ValueError("optimizers are attached already: pass all of them in one call of attach()")
         refuse_optimizers(optimizers, self.targets, total_steps)
-        thresholds = self._thresholds()
+        thresholds = self._learnt(decayed=True)
         refuse_split(self.targets, len(thresholds), self._distinct_thresholds)
-        refuse_readers(self.variants.targets)
+        refuse_readers(self.contexts)
         if self.goals:
             refuse_sharded(self.targets, "training to a goal", "use DistributedDataParallel")
             if threshold_decay is not None:
                 raise ValueError("threshold_decay has no effect under a goal, which sets the thresholds: leave it out")
-        self.variants.check(optimizers, self.step, total_steps)
+        for method, context in self.contexts.items():
+            context.step, context.total_steps, context.optimizers = self.step, total_steps, optimizers
+            method.check(context)
         self._refuse_uninitialised()
         if not self._solved:
             self.solve()
         with unchanged_on_error(optimizers):
             place_thresholds(thresholds, optimizers, threshold_decay)
-            place_undecayed(self.variants.undecayed(), optimizers)
+            place_undecayed(self._learnt(decayed=False), optimizers)
             plan = (total_steps, scheduler, steps_per_scheduler_step)
             self.forecast = outlook(self.targets, optimizers, *plan, done=self.step)
         self.total_steps = total_steps
@@ -213,6 +215,8 @@ class Sparsifier:
         if self._attachment is not None:
             self._attachment.detach()
             self._attachment = None
+            for context in self.contexts.values():
+                context.optimizers = ()
 
     def freeze(self, what: Freezable = "support") -> None:
         """Stop learning "thresholds", fix the "support" (which weights are zero), or the "budget" (how many).
@@ -378,8 +382,13 @@ class Sparsifier:
 
     # inside
 
-    def _thresholds(self) -> dict[nn.Parameter, tuple[str, nn.Parameter]]:
-        return self.variants.thresholds()
+    def _learnt(self, *, decayed: bool) -> dict[nn.Parameter, tuple[str, nn.Parameter]]:
+        """What transforms learn, with or without decay: the name of each parameter, and a weight that it acts on."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        # By methods, as optimizers of earlier checkpoints have them.
+        targets = [target for context in self.contexts.values() for target in context.targets]
+        weights = {p: target.raw for target in reversed(targets) for p in target.transform.parameters()}
+        return {p: (names[p], weights[p]) for p in learnt(targets, decayed=decayed)}
 
     def _before_step(self, loss_scale: float) -> None:
         # bake(model) leaves the hooks behind; a plain model trains on without them.
@@ -393,7 +402,9 @@ class Sparsifier:
         if self.frozen is None:
             for part in self.goals:
                 observe(part, loss_scale=loss_scale)
-            self.variants.before_step(self._attachment.optimizers, self.step, self.total_steps or 1, loss_scale)
+            for method, context in self.contexts.items():
+                context.step, context.loss_scale = self.step, loss_scale
+                method.before_step(context)
 
     def _after_step(self) -> None:
         if not self.managed:
@@ -407,8 +418,11 @@ class Sparsifier:
                 if part.due(self.step, self.total_steps or 1):
                     solve(part, part.allowed(self.progress))
         if self.frozen is None:
-            assert self._attachment is not None
-            self.variants.after_step(self._attachment.optimizers, self.step, self.total_steps or 1)
+            for target in self.targets:
+                target.transform.after_step_(target.raw, self.progress)
+            for method, context in self.contexts.items():
+                context.step, context.loss_scale = self.step, 1.0
+                method.after_step(context)
         if self.step % SETTLE_EVERY == 0 or self.step == self.total_steps:
             for target in self.targets:
                 settle(target)
@@ -452,3 +466,26 @@ class Sparsifier:
         model = leave(self.model)
         self.detach()
         return model
+
+
+def _contexts(plan: Plan, model: nn.Module, seed: int) -> dict[Method, Context]:
+    """One for each method that rules have made, in the order of its first tensor."""
+    targets: dict[Method, list[Target]] = {}
+    for planned in plan.managed:
+        if planned.method is not None:
+            targets.setdefault(planned.method, []).append(planned.target)
+    kept = {p.target.name: p.kept for p in plan.managed if p.kept is not None}
+    return {
+        method: Context(
+            step=0,
+            total_steps=1,
+            targets=own,
+            optimizers=(),
+            kept={t.name: kept[t.name] for t in own if t.name in kept},
+            shared=plan.shared,
+            seed=seed,
+            keep_largest=keep_largest,
+            model=model,
+        )
+        for method, own in targets.items()
+    }

@@ -93,7 +93,11 @@ def sparsify(
         for module, tensor in planned.target.sites:
             register(module, tensor, planned.transform)
     try:
-        return Sparsifier(inner, method, decided, costs, parts, units=units, seed=seed)
+        sparsifier = Sparsifier(inner, method, decided, costs, parts, units=units, seed=seed)
+        # Weights on the meta device have no values yet; `attach` solves once they have.
+        if not any(target.raw.device.type == "meta" for target in sparsifier.targets):
+            sparsifier.solve()
+        return sparsifier
     except BaseException:
         remove(inner)
         raise
@@ -119,7 +123,7 @@ def _parts(
                 raise ValueError(f"{type(method).__name__} is sparse from the first step on: leave out the schedule")
             raise ValueError("a schedule is for a goal or a budget: name one, as in goal=Sparsity(0.9)")
         return ()
-    if schedule is not None and method.rounds > 1:
+    if schedule is not None and method.goal_settings.rounds > 1:
         raise ValueError(f"{type(method).__name__} prunes between its rounds: leave out the schedule")
     managed = decided.managed
     counted = sum(p.target.shape.numel() for p in managed)
@@ -132,7 +136,7 @@ def _parts(
         targets = [target for target, _ in chosen]
         rest = [p.target for p in managed if p.goal_of not in (None, number)]
         bill = None if billing is None else billing.bill(goal, targets, rest)
-        way = schedule or chosen[0][1].schedule
+        way = schedule or chosen[0][1].goal_settings.schedule
         parts.append(make_part(goal, way, chosen, costs, other_params=others, bill=bill))
     return tuple(parts)
 

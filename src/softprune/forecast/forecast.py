@@ -16,8 +16,7 @@ from softprune.core.sharding import whole
 from softprune.forecast.propose import ENOUGH, HARD, SHORT, check_onset_value
 from softprune.forecast.schedule import Schedule, caveat
 from softprune.forecast.simulate import LONGEST, Motion, crossing, read_motion, stride
-from softprune.methods.base import Target
-from softprune.methods.transforms import SoftThreshold
+from softprune.methods.transforms import SoftThreshold, Target
 from softprune.ops import G
 
 _AT_ONCE = 0.01  # of the run

@@ -16,8 +16,8 @@ from softprune.goals.cost import Bill, Price, allowance, equal_density, prices_o
 from softprune.goals.goal import Flops, Goal, Latency, Params, require_reachable
 from softprune.goals.schedule import Constant, Ramp, Schedule, Staircase, asked
 from softprune.goals.select import Trail
-from softprune.methods.base import Method, Target
-from softprune.methods.transforms import SolvedThreshold
+from softprune.methods.base import GoalSettings, Method
+from softprune.methods.transforms import Solved, Target
 
 # Every tensor keeps at least this share of what it would have if all were equally dense: enough to stay alive,
 # little enough to leave the distribution to the loss.
@@ -30,13 +30,13 @@ class Member:
 
     Args:
         target: the tensor.
-        method: says how its thresholds are learnt.
+        settings: how its method approaches a goal.
         price: what its kept weights add to the total.
         floor: the number of its largest weights that stay whatever happens.
     """
 
     target: Target
-    method: Method
+    settings: GoalSettings
     price: Price
     floor: int
 
@@ -92,22 +92,25 @@ class Part:
 
     def due(self, step: int, total_steps: int) -> bool:
         """Whether it is solved again after this step."""
-        every = max(m.method.pursuit.every for m in self.members)
+        every = max(m.settings.every for m in self.members)
         if every == 0:
             return asked(self.schedule, step / total_steps) != asked(self.schedule, (step - 1) / total_steps)
         return step % every == 0 or step == total_steps
 
     def reached(self, progress: float) -> bool:
         """Whether the whole goal is asked for by then, and the thresholds in use are those that meet it."""
-        return asked(self.schedule, progress) == 1.0 and (progress >= 1.0 or all(t.risen for t in self._solved()))
+        return asked(self.schedule, progress) == 1.0 and (
+            progress >= 1.0 or all(t.rise is None or bool(t.rise == 1.0) for t in self._solved())
+        )
 
     def rise(self) -> None:
         """Let the network feel the thresholds that meet the goal, also where the training would raise them later."""
         for transform in self._solved():
-            transform.rise_()
+            if transform.rise is not None:
+                transform.rise.fill_(1.0)
 
-    def _solved(self) -> list[SolvedThreshold]:
-        return [m.target.transform for m in self.members if isinstance(m.target.transform, SolvedThreshold)]
+    def _solved(self) -> list[Solved]:
+        return [m.target.transform for m in self.members if isinstance(m.target.transform, Solved)]
 
     @torch.no_grad()
     def met(self, progress: float) -> bool:
@@ -196,12 +199,12 @@ def make_part(
         goal.table.require({target.name: tuple(target.shape) for target, _ in chosen})
     prices = prices_of(goal, sizes, profile)
     final = allowance(goal, sizes, profile, other_params)
-    members = tuple(Member(target, method, prices[target.name], floor=0) for target, method in chosen)
+    members = tuple(Member(target, method.goal_settings, prices[target.name], floor=0) for target, method in chosen)
     full = sum(m.price.of(sizes[m.target.name]) for m in members)
     density = final / full
     if isinstance(goal, Latency):
         density = equal_density(partial(_total, members), final)
-    members = tuple(replace(m, floor=_floor(m.method, sizes[m.target.name], density)) for m in members)
+    members = tuple(replace(m, floor=_floor(m.settings, sizes[m.target.name], density)) for m in members)
     _refuse_floors(goal, members, final)
     if isinstance(schedule, Staircase):
         schedule = schedule.towards(density)
@@ -212,12 +215,12 @@ def _billed(goal: Goal, schedule: Schedule, chosen: Sequence[tuple[Target, Metho
     assert isinstance(goal, Params | Flops)
     final, full = float(goal.macs if isinstance(goal, Flops) else goal.count), bill.full()
     density = equal_density(bill.at_density, final, halvings=20)
-    floors = [_floor(method, size, density) for (_, method), size in zip(chosen, bill.sizes, strict=True)]
+    floors = [_floor(method.goal_settings, size, density) for (_, method), size in zip(chosen, bill.sizes, strict=True)]
     require_reachable(goal, bill.least(floors) - 1, high=full)
     if isinstance(schedule, Staircase):
         schedule = schedule.towards(final / full)
     pairs = zip(chosen, floors, strict=True)
-    members = tuple(Member(target, method, Price(), floor) for (target, method), floor in pairs)
+    members = tuple(Member(target, method.goal_settings, Price(), floor) for (target, method), floor in pairs)
     return Part(goal, schedule, members, full, final, density, bill)
 
 
@@ -240,6 +243,6 @@ def _words(goal: Goal, total: float) -> str:
     return f"{1e3 * total:,.4f}" if isinstance(goal, Latency) else f"{total:,.0f}"
 
 
-def _floor(method: Method, size: int, density: float) -> int:
-    wanted = method.pursuit.min_keep or math.ceil(FLOOR_SHARE * density * size)
+def _floor(settings: GoalSettings, size: int, density: float) -> int:
+    wanted = settings.min_keep or math.ceil(FLOOR_SHARE * density * size)
     return min(size, max(1, wanted))

@@ -21,8 +21,8 @@ from torch import Tensor
 from softprune.goals.constraint import Member, Part
 from softprune.goals.scan import Array, flat_like, for_each, numbers, rows_of, signed_sums
 from softprune.goals.solve import transform_of
-from softprune.methods.base import Pursuit
-from softprune.methods.transforms import SolvedThreshold
+from softprune.methods.base import GoalSettings
+from softprune.methods.transforms import Solved
 
 # Running averages of D and of its square, in steps: about ten and a hundred.
 KEEP_PULL, KEEP_FORCE = 0.9, 0.99
@@ -35,8 +35,8 @@ class _Learner:
     """A tensor whose threshold is in use, may move, and heard of the loss."""
 
     member: Member
-    pursuit: Pursuit
-    transform: SolvedThreshold
+    settings: GoalSettings
+    transform: Solved
     raw: Tensor
     grad: Tensor
 
@@ -69,7 +69,7 @@ def observe(part: Part, *, loss_scale: float = 1.0) -> None:
     forces = torch.from_numpy(np.concatenate(along)).to(alpha).mul_(alpha).div_(-loss_scale)
     if not bool(torch.isfinite(forces).all()):
         return
-    if all(learner.pursuit.gradient == "projected" for learner in learning):
+    if all(learner.settings.gradient == "projected" for learner in learning):
         crossing = torch.cat([_spread(learner) for learner in learning])
         total, summed = float(crossing.sum(dtype=torch.float64)), float(forces.sum(dtype=torch.float64))
         if total > 0.0:
@@ -83,7 +83,7 @@ def _spread(learner: _Learner) -> Tensor:
     return crossing if cost == 1.0 else crossing * cost
 
 
-def _take_in_(transforms: Sequence[SolvedThreshold], forces: Tensor) -> None:
+def _take_in_(transforms: Sequence[Solved], forces: Tensor) -> None:
     """Bring the running averages up to date; `forces` has D of all tensors one after the other."""
     sizes = [transform.s.numel() for transform in transforms]
     parts = zip(forces.split(sizes), forces.square().split(sizes), strict=True)
@@ -110,16 +110,16 @@ def learn(part: Part, progress: float, total_steps: int) -> None:
         return
     for learner in learning:
         # Cosine, with mean 1: `pace` is how far s can travel, in units of log alpha.
-        rate = learner.pursuit.pace / total_steps * (1 + math.cos(math.pi * min(progress, 1.0)))
+        rate = learner.settings.pace / total_steps * (1 + math.cos(math.pi * min(progress, 1.0)))
         step = (learner.transform.pull * (rate / size)).clamp_(-LARGEST_STEP, LARGEST_STEP)
         learner.transform.s.sub_(step)
 
 
 def _learning(part: Part) -> list[_Learner]:
     movable = [
-        _Learner(m, pursuit, transform_of(m), raw.detach(), raw.grad)
+        _Learner(m, m.settings, transform_of(m), raw.detach(), raw.grad)
         for m in part.members
-        if (pursuit := m.method.pursuit).pace > 0.0 and (raw := m.target.raw).grad is not None
+        if m.settings.pace > 0.0 and (raw := m.target.raw).grad is not None
     ]
     if not movable:
         return []

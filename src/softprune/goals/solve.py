@@ -13,7 +13,7 @@ from softprune.goals.constraint import Member, Part
 from softprune.goals.cost import Bill, Price
 from softprune.goals.scan import Array, count_nonzero
 from softprune.goals.select import Bracket, Candidate, Selected, choose, part_
-from softprune.methods.transforms import SolvedThreshold
+from softprune.methods.transforms import Solved
 
 # Units are few: all of their keys are looked at.
 EVERYTHING = Bracket(0.0, math.inf)
@@ -101,7 +101,7 @@ class _Entry:
     """
 
     member: Member
-    transform: SolvedThreshold
+    transform: Solved
     candidate: Candidate
     floor: int | None = None
     marginal: float = 1.0
@@ -158,9 +158,9 @@ def solve(part: Part, allowed: float) -> None:
     part.trail.note(border, 0.0 if choice is None else choice.crowd)
 
 
-def transform_of(member: Member) -> SolvedThreshold:
+def transform_of(member: Member) -> Solved:
     transform = member.target.transform
-    assert isinstance(transform, SolvedThreshold)
+    assert isinstance(transform, Solved)
     return transform
 
 
@@ -202,9 +202,9 @@ def _entry(member: Member) -> _Entry:
     return _Entry(member, transform, Candidate(scores, torch.exp(transform.s), member.price))
 
 
-def _start(member: Member, transform: SolvedThreshold) -> float:
+def _start(member: Member, transform: Solved) -> float:
     """The first value of s, from the weights as they are when the first of them goes."""
-    start = member.method.pursuit.start
+    start = member.settings.start
     if start == "equal":
         return 0.0
     if start == "dimensions":
@@ -222,6 +222,6 @@ def _hold(entry: _Entry, floor: int, border: float, guess: Bracket | None) -> No
     transform.crossing.zero_()
     transform.pull.zero_()
     # Where s is not learnt it is the method's own measure of the weights, and stays what it is.
-    learnt = entry.member.method.pursuit.pace > 0.0
+    learnt = entry.member.settings.pace > 0.0
     if learnt and choice is not None and choice.border > 0.0 and border > 0.0:
         transform.s.add_(math.log(choice.border / border))

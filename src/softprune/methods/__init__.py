@@ -2,7 +2,7 @@
 
 from softprune.methods.acdc import ACDC
 from softprune.methods.autosparse import AutoSparse
-from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.methods.base import Context, GoalSettings, Method, Total
 from softprune.methods.dnw import DNW
 from softprune.methods.dpf import DPF
 from softprune.methods.dsr import DSR
@@ -18,6 +18,7 @@ from softprune.methods.soft_threshold import STR
 from softprune.methods.sparse_evolution import SET
 from softprune.methods.st3 import ST3
 from softprune.methods.static import KeepZeros, Static
+from softprune.methods.transforms import Target
 from softprune.methods.vd import VD
 
 __all__ = [
@@ -37,9 +38,9 @@ __all__ = [
     "AutoSparse",
     "Context",
     "Feather",
+    "GoalSettings",
     "KeepZeros",
     "Method",
-    "Pursuit",
     "RigL",
     "Static",
     "Target",

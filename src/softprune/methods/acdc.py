@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from softprune.goals.schedule import Schedule
-from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.methods.base import Context, GoalSettings, Method, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import SolvedMask, SolvedThreshold
+from softprune.methods.transforms import SolvedMask, Target, Transform
 
 
 @dataclass(frozen=True)
@@ -72,18 +72,18 @@ class ACDC(Method):
             )
         if not isinstance(self.phases, int) or isinstance(self.phases, bool) or self.phases < 1:
             raise ValueError(f"phases is a number of at least 1, got {self.phases!r}")
-        _ = self.pursuit  # which checks the rest
-
-    def solved(self, target: Target) -> SolvedThreshold:
-        return SolvedMask(target.raw)
+        super().__post_init__()
 
     @property
-    def pursuit(self) -> Pursuit:
-        return Pursuit(every=0, min_keep=self.min_keep)
+    def goal_settings(self) -> GoalSettings:
+        return GoalSettings(every=0, min_keep=self.min_keep, schedule=self._phases)
 
     @property
-    def schedule(self) -> Schedule:
+    def _phases(self) -> Alternation:
         return Alternation(self.warmup, self.final, self.phases)
+
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        return SolvedMask(target.raw)
 
     def check(self, ctx: Context) -> None:
         shortest = (1.0 - self.final - self.warmup) / (2 * self.phases + 1) * ctx.total_steps
@@ -94,7 +94,7 @@ class ACDC(Method):
 
     def before_step(self, ctx: Context) -> None:
         """Make the turn complete that the solution after the last step began."""
-        compressed = self.schedule(ctx.progress) == 1.0
+        compressed = self._phases(ctx.progress) == 1.0
         if ctx.memory.get("compressed", False) == compressed:
             return
         ctx.memory["compressed"] = compressed

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
+from torch import Tensor
 
-from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.methods.base import Context, GoalSettings, Method, Total
 from softprune.methods.registry import register
 from softprune.methods.soft_threshold import PAPER_G, STR
-from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Transform
+from softprune.methods.transforms import Target, Transform
 from softprune.ops import G, annealed
 
 
@@ -52,12 +51,9 @@ class AutoSparse(Method):
     min_keep: int = 0
     pace: float = 3.0
 
-    def __post_init__(self) -> None:
-        _ = self._inner  # which checks all of it
-
     @property
     def _inner(self) -> STR:
-        """What it is but for the course of the annealing."""
+        """What it is but for the course of the annealing; it checks all settings."""
         backward = annealed(self.leak, until=self.until)
         return STR(self.s_init, self.g, backward=backward, min_keep=self.min_keep, pace=self.pace)
 
@@ -65,18 +61,12 @@ class AutoSparse(Method):
     def reads_weights(self) -> bool:
         return self._inner.reads_weights
 
-    def transform(self, target: Target) -> Transform:
-        return self._inner.transform(target)
-
-    def solved(self, target: Target) -> SolvedThreshold:
-        return self._inner.solved(target)
-
     @property
-    def pursuit(self) -> Pursuit:
-        return self._inner.pursuit
+    def goal_settings(self) -> GoalSettings:
+        return self._inner.goal_settings
 
-    def thresholds(self, targets: Sequence[Target]) -> list[nn.Parameter]:
-        return self._inner.thresholds(targets)
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        return self._inner.transform(target, total, mask)
 
     def leak_at(self, progress: float) -> float:
         """The part of the gradient that pruned weights get at a point of the training.
@@ -87,8 +77,8 @@ class AutoSparse(Method):
         return self.leak * (1.0 + math.cos(math.pi * min(1.0, progress / self.until))) / 2.0
 
     def after_step(self, ctx: Context) -> None:
-        self._inner.after_step(ctx)
+        leak = self.leak_at(ctx.progress)
         for target in ctx.targets:
-            assert isinstance(target.transform, SoftThreshold | SolvedThreshold)
-            assert target.transform.leak is not None
-            target.transform.leak.fill_(self.leak_at(ctx.progress))
+            held = target.transform.leak
+            assert held is not None
+            held.fill_(leak)

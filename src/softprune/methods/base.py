@@ -14,76 +14,19 @@ from torch import Tensor, nn
 from torch.optim import Adagrad, Optimizer
 
 from softprune.goals.schedule import Schedule, cubic
-from softprune.methods.transforms import MovingMask, SolvedThreshold, Transform
-from softprune.ops import at_random
+from softprune.methods.masks import MovingMask
+from softprune.methods.transforms import Target, Transform
 
 # What a method can be told to end with: a total for all tensors together, or what each of them keeps; "none" is left to
 # its own hyper-parameters.
 Total = Literal["none", "goal", "budget"]
 
 
-@dataclass(frozen=True, eq=False)
-class Target:
-    """One managed tensor.
-
-    Args:
-        name: its attribute path, the key in budgets, reports and checkpoints.
-        sites: every (module, attribute) that reads it; more than one where weights are tied.
-    """
-
-    name: str
-    sites: tuple[tuple[nn.Module, str], ...]
-
-    @property
-    def module(self) -> nn.Module:
-        return self.sites[0][0]
-
-    @property
-    def tensor(self) -> str:
-        return self.sites[0][1]
-
-    @property
-    def managed(self) -> bool:
-        return self.tensor not in self.module._parameters
-
-    @property
-    def shape(self) -> torch.Size:
-        """Known also for a weight that something else computes from several tensors or keeps beside its own."""
-        if not self.managed:
-            return self.raw.shape
-        lists = self.module._modules.get("parametrizations")
-        transforms = lists[self.tensor] if lists is not None and self.tensor in lists else None  # type: ignore[operator,index]
-        original = None if transforms is None else transforms._parameters.get("original")
-        return (self.effective if original is None else original).shape
-
-    @property
-    def raw(self) -> nn.Parameter:
-        """The Parameter that the optimizer moves; looked up anew, since sharding may replace it."""
-        if not self.managed:
-            return self.module._parameters[self.tensor]  # type: ignore[return-value]
-        return self.module.parametrizations[self.tensor].original  # type: ignore[index,union-attr,return-value]
-
-    @property
-    def transform(self) -> Transform:
-        return self.module.parametrizations[self.tensor][0]  # type: ignore[index,return-value]
-
-    @property
-    def moving(self) -> MovingMask:
-        """Its transform, for methods that move masks."""
-        transform = self.transform
-        assert isinstance(transform, MovingMask)
-        return transform
-
-    @property
-    def effective(self) -> Tensor:
-        """What the network uses, to look at and not to learn from: a method that trains with noise has none here."""
-        with torch.no_grad():
-            return getattr(self.module, self.tensor)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Context:
     """What a hook of a method may read, and the few things it may do beside changing its tensors.
+
+    There is one for each method as rules refined it, the same through the whole training.
 
     Args:
         step: optimizer steps completed; in `after_step` the one just made is counted.
@@ -129,14 +72,14 @@ class Context:
     def forget_all(self) -> None:
         """Put the optimizers back to before their first step; learning rates and the like stay."""
         for optimizer in self.optimizers:
-            if isinstance(optimizer, Adagrad):
-                # It makes its state when it is built, and expects to find it.
-                for group in optimizer.param_groups:
-                    for parameter in group["params"]:
-                        optimizer.state[parameter]["sum"].fill_(group["initial_accumulator_value"])
-                        optimizer.state[parameter]["step"].zero_()
-            else:
+            if not isinstance(optimizer, Adagrad):
                 optimizer.state.clear()
+                continue
+            # It makes its state when it is built, and expects to find it.
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    optimizer.state[parameter]["sum"].fill_(group["initial_accumulator_value"])
+                    optimizer.state[parameter]["step"].zero_()
 
     def skip_step(self) -> None:
         """Leave all parameters where they are in the step that begins: optimizers pass over those without gradient."""
@@ -153,8 +96,8 @@ def generator(seed: int, step: int, name: str) -> torch.Generator:
 
 
 @dataclass(frozen=True)
-class Pursuit:
-    """How a method goes after a goal; what it does not say is the same for all of them.
+class GoalSettings:
+    """How a method approaches a goal or a budget.
 
     Args:
         pace: how far a threshold can travel against the others over a training, in units of log alpha; 0 leaves the
@@ -165,6 +108,9 @@ class Pursuit:
         every: steps between two solutions, in between nothing moves; 0 solves only when the schedule asks for another
             share of the goal.
         min_keep: weights that each tensor keeps whatever happens; 0 leaves it to the default floor.
+        schedule: the share of the goal at each point of the training, unless the user gives another schedule.
+        rounds: trainings of equal length, one after the other, each with the whole learning rate schedule.
+        restart_at: the fraction of the learning rate schedule that all rounds but the first leave out.
     """
 
     pace: float = 0.0
@@ -172,8 +118,12 @@ class Pursuit:
     start: Literal["mean", "equal", "dimensions"] = "equal"
     every: int = 1
     min_keep: int = 0
+    schedule: Schedule = field(default_factory=cubic)
+    rounds: int = 1
+    restart_at: float = 0.0
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise ValueError for a setting that is out of its range."""
         if not isinstance(self.pace, int | float) or isinstance(self.pace, bool) or not 0 <= self.pace < math.inf:
             raise ValueError(f"pace is a distance in units of log alpha, 0 or more; got {self.pace!r}")
         if self.gradient not in ("projected", "plain"):
@@ -204,72 +154,47 @@ class Method(ABC):
     # Whether the loss tells it which weights matter; else they are drawn at random or chosen before training.
     selects: ClassVar[bool] = True
 
-    @property
-    def rounds(self) -> int:
-        """Trainings of equal length, one after the other, each with the whole learning rate schedule."""
-        return 1
+    def __post_init__(self) -> None:
+        """Refuse hyper-parameters that are out of their range; a method with checks of its own calls this too."""
+        self.goal_settings.check()
 
     @property
-    def restart_at(self) -> float:
-        """The fraction of the learning rate schedule that all rounds but the first leave out."""
-        return 0.0
+    def goal_settings(self) -> GoalSettings:
+        return GoalSettings()
 
     @property
     def reads_weights(self) -> bool:
-        """Whether its hooks look at whole weights, which no process has once a model is sharded."""
+        """Whether it looks at whole weights after a step, which no process has once a model is sharded."""
         return self.moves_masks
 
-    def transform(self, target: Target) -> Transform:
-        """The map from the raw to the effective tensor of this target without a total; refuses what it cannot do."""
-        raise ValueError(f"{type(self).__name__} prunes to a total: pass a goal or a budget")
-
-    def solved(self, target: Target) -> SolvedThreshold:
-        """The transform of this target under a goal or a budget, for methods whose thresholds are solved for."""
-        raise ValueError(f"{type(self).__name__} takes neither a goal nor a budget")
-
-    def first_mask(self, target: Target, kept: int, rng: torch.Generator) -> MovingMask:
-        """The transform of this target under a goal or a budget, for methods that move masks; at random by default."""
-        return MovingMask(at_random(torch.ones_like(target.raw, dtype=torch.bool), kept, rng))
-
-    @property
-    def pursuit(self) -> Pursuit:
-        """How it goes after a goal or a budget."""
-        return Pursuit()
-
-    @property
-    def schedule(self) -> Schedule:
-        """How a goal or a budget is approached unless the user says otherwise."""
-        return cubic()
-
-    def check(self, ctx: Context) -> None:  # noqa: B027
-        """Refuse a training that cannot work, before its first step."""
-
-    def link(self, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:  # noqa: B027
-        """Share parameters between the transforms of one model; called once, before they are installed.
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        """The map from the raw to the effective tensor of a target; refuses what it cannot do.
 
         Args:
-            transforms: tensor name -> its transform.
-            methods: tensor name -> this method as the rules refined it for the tensor.
+            target: the tensor.
+            total: what it is told to end with, one of those that it accepts.
+            mask: for methods that move masks: bools like the tensor, drawn at random, with as many true as it may keep.
         """
+        if total == "none":
+            raise ValueError(f"{type(self).__name__} prunes to a total: pass a goal or a budget")
+        if mask is None:
+            raise ValueError(f"{type(self).__name__} takes neither a goal nor a budget")
+        return MovingMask(mask)
 
-    def equip(self, model: nn.Module, transforms: Mapping[str, Transform]) -> None:  # noqa: B027
-        """Give the transforms what is about the whole model; called once, before they are installed.
+    def link(self, model: nn.Module, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:  # noqa: B027
+        """Let the transforms of a model share parameters, and keep what concerns all of it, before they are installed.
 
         Args:
             model: as it is without them.
             transforms: tensor name -> its transform.
+            methods: tensor name -> this method as the rules refined it for the tensor.
         """
 
-    def thresholds(self, targets: Sequence[Target]) -> list[nn.Parameter]:
-        """The parameters beside the weights that the optimizer must train and decay, each once."""
-        return []
-
-    def undecayed(self, targets: Sequence[Target]) -> list[nn.Parameter]:
-        """The parameters beside the weights that the optimizer must train and must not decay, each once."""
-        return []
+    def check(self, ctx: Context) -> None:  # noqa: B027
+        """Refuse a training that cannot work, before its first step."""
 
     def before_step(self, ctx: Context) -> None:  # noqa: B027
         """Gradients are ready, weights have not moved. Runs without gradient tracking."""
 
     def after_step(self, ctx: Context) -> None:  # noqa: B027
-        """Weights have moved, and goals are solved for. Runs without gradient tracking."""
+        """Weights have moved, goals are solved for, transforms have followed. Runs without gradient tracking."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.goals.schedule import Schedule, constant
-from softprune.methods.base import Method, Target, Total
+from torch import Tensor
+
+from softprune.goals.schedule import constant
+from softprune.methods.base import GoalSettings, Method, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import SolvedMask, SolvedThreshold
+from softprune.methods.transforms import SolvedMask, Target, Transform
 from softprune.ops import straight_through
 
 
@@ -29,9 +31,9 @@ class DNW(Method):
     paper: ClassVar[str] = "Wortsman et al. 2019"
     accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
 
-    def solved(self, target: Target) -> SolvedThreshold:
-        return SolvedMask(target.raw, backward=straight_through)
-
     @property
-    def schedule(self) -> Schedule:
-        return constant()
+    def goal_settings(self) -> GoalSettings:
+        return GoalSettings(schedule=constant())
+
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        return SolvedMask(target.raw, backward=straight_through)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from torch import Tensor
+
+from softprune.methods.base import Context, GoalSettings, Method, Total
 from softprune.methods.masks import refuse_longer_than
 from softprune.methods.registry import register
-from softprune.methods.transforms import SolvedMask, SolvedThreshold
+from softprune.methods.transforms import SolvedMask, Target, Transform
 from softprune.ops import straight_through
 
 
@@ -36,15 +38,12 @@ class DPF(Method):
     every: int = 16
     min_keep: int = 0
 
-    def __post_init__(self) -> None:
-        _ = self.pursuit  # which checks both
+    @property
+    def goal_settings(self) -> GoalSettings:
+        return GoalSettings(every=self.every, min_keep=self.min_keep)
+
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        return SolvedMask(target.raw, backward=straight_through)
 
     def check(self, ctx: Context) -> None:
         refuse_longer_than(ctx, self.every)
-
-    def solved(self, target: Target) -> SolvedThreshold:
-        return SolvedMask(target.raw, backward=straight_through)
-
-    @property
-    def pursuit(self) -> Pursuit:
-        return Pursuit(every=self.every, min_keep=self.min_keep)

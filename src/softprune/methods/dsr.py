@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from softprune.methods.base import Context, Method, Total
-from softprune.methods.masks import refuse_too_long, require_fraction, require_interval, share_out
+from softprune.methods.masks import moving, refuse_too_long, require_fraction, require_interval, share_out
 from softprune.methods.registry import register
 from softprune.ops import at_random
 
@@ -65,7 +65,7 @@ class DSR(Method):
         if ctx.progress > self.end or ctx.step % (self.every * 2**quarter):
             return
         threshold = float(ctx.memory.setdefault("threshold", self.threshold))
-        masks = {t.name: t.moving.mask for t in ctx.targets}
+        masks = {t.name: moving(t).mask for t in ctx.targets}
         gone = {t.name: below(t.raw.detach(), masks[t.name], threshold) for t in ctx.targets}
         moved = sum(int(g.sum()) for g in gone.values())
         wanted = self.moves * sum(ctx.kept.values())

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.goals.schedule import Schedule, cubic
-from softprune.methods.base import Method, Pursuit, Target, Total
+from torch import Tensor
+
+from softprune.goals.schedule import cubic
+from softprune.methods.base import GoalSettings, Method, Total
 from softprune.methods.masks import require_fraction
 from softprune.methods.registry import register
-from softprune.methods.transforms import PowerThreshold, SolvedThreshold
+from softprune.methods.transforms import SolvedThreshold, Target, Transform
 from softprune.ops import Backward
 
 
@@ -47,15 +49,11 @@ class Feather(Method):
         if not isinstance(self.power, int | float) or isinstance(self.power, bool) or not 1.0 <= self.power <= 64.0:
             raise ValueError(f"power is a number from 1 to 64, got {self.power!r}")
         require_fraction("leak", self.leak)
-        _ = self.pursuit  # which checks the rest
-
-    def solved(self, target: Target) -> SolvedThreshold:
-        return PowerThreshold(target.raw, power=self.power, backward=Backward(self.leak))
+        super().__post_init__()
 
     @property
-    def pursuit(self) -> Pursuit:
-        return Pursuit(min_keep=self.min_keep)
+    def goal_settings(self) -> GoalSettings:
+        return GoalSettings(min_keep=self.min_keep, schedule=cubic(0.0, 0.5))
 
-    @property
-    def schedule(self) -> Schedule:
-        return cubic(0.0, 0.5)
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        return SolvedThreshold(target.raw, power=self.power, backward=Backward(self.leak))

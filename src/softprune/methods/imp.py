@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
-from softprune.goals.schedule import Schedule, Staircase, begins_round
-from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.goals.schedule import Staircase, begins_round
+from softprune.methods.base import Context, GoalSettings, Method, Total
 from softprune.methods.masks import Remembered
 from softprune.methods.registry import register
-from softprune.methods.transforms import NestedMask, SolvedThreshold, Transform
+from softprune.methods.transforms import SolvedMask, Target, Transform
 
 
 @register("imp")
@@ -64,24 +64,27 @@ class IMP(Method):
             raise ValueError(f"rewind must be 'weights' or 'rate', got {self.rewind!r}")
         if not 0.0 <= self.rewind_at < 1.0:
             raise ValueError(f"rewind_at is a fraction of the first round, from 0 to below 1; got {self.rewind_at!r}")
-        _ = self.pursuit  # which checks the rest
+        super().__post_init__()
 
     @property
     def restart_at(self) -> float:
+        """The fraction of the learning rate schedule that all rounds but the first leave out."""
         return self.rewind_at if self.rewind == "weights" else 0.0
 
-    def solved(self, target: Target) -> SolvedThreshold:
-        return NestedMask(target.raw)
-
     @property
-    def pursuit(self) -> Pursuit:
-        return Pursuit(every=0, min_keep=self.min_keep)
+    def goal_settings(self) -> GoalSettings:
+        return GoalSettings(
+            every=0,
+            min_keep=self.min_keep,
+            schedule=Staircase(self.rounds),
+            rounds=self.rounds,
+            restart_at=self.restart_at,
+        )
 
-    @property
-    def schedule(self) -> Schedule:
-        return Staircase(self.rounds)
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        return SolvedMask(target.raw, nested=True)
 
-    def equip(self, model: nn.Module, transforms: Mapping[str, Transform]) -> None:
+    def link(self, model: nn.Module, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:
         if self.rewind == "weights":
             next(iter(transforms.values())).remembered = Remembered(model)
 

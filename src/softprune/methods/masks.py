@@ -1,15 +1,72 @@
-"""What methods with masks have in common: when a mask is renewed, how a total is shared out, values remembered."""
+"""What methods with masks have in common: the masks, when they are renewed, how a total is shared out, values kept."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from softprune.methods.base import Context
+from softprune.methods.transforms import Target, Transform
+
+if TYPE_CHECKING:
+    from softprune.methods.base import Context
+
+
+class Masked(Transform):
+    """``w * mask`` with a fixed mask; pruned weights receive no gradient and stay zero.
+
+    State: the bool buffer ``mask``; it is updated in place, its identity never changes.
+    """
+
+    fixes = "support"
+
+    mask: Tensor
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask.detach().to(torch.bool).clone())
+
+    def forward(self, w: Tensor) -> Tensor:
+        return torch.where(self.mask, w, 0.0)
+
+    def support(self, effective: Tensor) -> Tensor:
+        return self.mask
+
+
+class MovingMask(Transform):
+    """``w * mask`` with a mask that its method changes, and on demand the whole gradient for pruned weights too.
+
+    State: the bool buffers ``mask`` and ``dense_grad``, one value: whether pruned weights receive a gradient now. It is
+    a tensor, so that nothing is compiled anew when it changes.
+    """
+
+    mask: Tensor
+    dense_grad: Tensor
+
+    def __init__(self, mask: Tensor, *, dense_grad: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask.detach().to(torch.bool).clone())
+        self.register_buffer("dense_grad", torch.tensor(dense_grad, device=mask.device))
+
+    def forward(self, w: Tensor) -> Tensor:
+        kept = torch.where(self.mask, w, 0.0).detach()
+        # Adds exactly 0 to the value, and the derivative of the identity where the gradient shall pass.
+        return kept + torch.where(self.mask | self.dense_grad, w - w.detach(), 0.0)
+
+    def support(self, effective: Tensor) -> Tensor:
+        return self.mask  # a weight that has just joined is 0 by its value only
+
+
+def moving(target: Target) -> MovingMask:
+    """The transform of a target whose mask the method moves."""
+    transform = target.transform
+    assert isinstance(transform, MovingMask)
+    return transform
+
 
 # When a mask is renewed: every so many steps, up to some point of the training.
 
@@ -83,9 +140,6 @@ def _proportional(total: int, by: Mapping[str, float], names: Iterable[str]) -> 
     # Without a claim at all everyone has the same; dividing by the largest keeps tiny claims from underflowing.
     claims = {name: claim / largest if largest else 1.0 for name, claim in claims.items()}
     return {name: total * claim / sum(claims.values()) for name, claim in claims.items()}
-
-
-# Remembered: the values that all tensors of a model had at one moment.
 
 
 # Where a managed tensor lives, and a name that it has in the plain model as well.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from softprune.methods.base import Context, Method, Total
-from softprune.methods.masks import due, refuse_too_long, require_fraction, require_interval
+from softprune.methods.masks import due, moving, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
 from softprune.ops import largest
 
@@ -59,7 +59,7 @@ class RigL(Method):
             return
         fraction = self.alpha / 2 * (1 + math.cos(math.pi * ctx.progress / self.end))
         for target in ctx.targets:
-            transform = target.moving
+            transform = moving(target)
             if target.raw.grad is not None:
                 mask = exchange(target.raw.detach(), target.raw.grad, transform.mask, fraction)
                 born = mask & ~transform.mask
@@ -73,7 +73,7 @@ class RigL(Method):
         # The next backward pass is the one whose gradient decides.
         if due(ctx, self.every, self.end):
             for target in ctx.targets:
-                target.moving.dense_grad.fill_(True)
+                moving(target).dense_grad.fill_(True)
 
 
 def exchange(w: Tensor, grad: Tensor, mask: Tensor, fraction: float) -> Tensor:

@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.goals.schedule import Schedule, constant
-from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from torch import Tensor
+
+from softprune.goals.schedule import constant
+from softprune.methods.base import Context, GoalSettings, Method, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import RisingThreshold, SolvedThreshold
+from softprune.methods.transforms import SolvedThreshold, Target, Transform
 from softprune.ops import straight_through
 
 
@@ -38,24 +40,18 @@ class SLATS(Method):
 
     min_keep: int = 0
 
-    def __post_init__(self) -> None:
-        _ = self.pursuit  # which checks it
-
-    def solved(self, target: Target) -> SolvedThreshold:
-        return RisingThreshold(target.raw, backward=straight_through)
-
     @property
-    def pursuit(self) -> Pursuit:
-        return Pursuit(min_keep=self.min_keep)
+    def goal_settings(self) -> GoalSettings:
+        return GoalSettings(min_keep=self.min_keep, schedule=constant())
 
-    @property
-    def schedule(self) -> Schedule:
-        return constant()
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        return SolvedThreshold(target.raw, backward=straight_through, rises=True)
 
     def after_step(self, ctx: Context) -> None:
         # The sine of pi is not exactly 0, and the last threshold must be exactly D.
         done = ctx.step >= ctx.total_steps
         rise = 1.0 if done else ctx.progress + math.sin(math.pi * ctx.progress) / math.pi
         for target in ctx.targets:
-            assert isinstance(target.transform, RisingThreshold)
-            target.transform.rise.fill_(rise)
+            transform = target.transform
+            assert isinstance(transform, SolvedThreshold) and transform.rise is not None
+            transform.rise.fill_(rise)

@@ -9,11 +9,19 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, Method, Target, Total
-from softprune.methods.masks import due, refuse_too_long, require_fraction, require_interval, share_out
+from softprune.methods.base import Context, Method, Total
+from softprune.methods.masks import (
+    MovingMask,
+    due,
+    moving,
+    refuse_too_long,
+    require_fraction,
+    require_interval,
+    share_out,
+)
 from softprune.methods.registry import register
-from softprune.methods.transforms import MovingMask
-from softprune.ops import at_random, largest
+from softprune.methods.transforms import Target, Transform
+from softprune.ops import largest
 
 
 @register("snfs")
@@ -58,8 +66,9 @@ class SNFS(Method):
         require_fraction("rate", self.rate)
         require_fraction("last_rate", self.last_rate)
 
-    def first_mask(self, target: Target, kept: int, rng: torch.Generator) -> MovingMask:
-        return MovingMask(at_random(torch.ones_like(target.raw, dtype=torch.bool), kept, rng), dense_grad=True)
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        assert mask is not None
+        return MovingMask(mask, dense_grad=True)
 
     def check(self, ctx: Context) -> None:
         refuse_too_long(ctx, self.every, self.end)
@@ -75,14 +84,14 @@ class SNFS(Method):
 
     def after_step(self, ctx: Context) -> None:
         for target in ctx.targets:
-            target.raw.masked_fill_(~target.moving.mask, 0.0)
+            target.raw.masked_fill_(~moving(target).mask, 0.0)
         if due(ctx, self.every, self.end):
             self._move(ctx)
 
     def _move(self, ctx: Context) -> None:
         rate = self.last_rate + (self.rate - self.last_rate) / 2 * (1 + math.cos(math.pi * ctx.progress))
         momenta = {t.name: _momentum(ctx, t) for t in ctx.targets}
-        living = {t.name: t.moving.mask for t in ctx.targets}
+        living = {t.name: moving(t).mask for t in ctx.targets}
         importance = {name: float(momenta[name][mask].mean()) for name, mask in living.items()}
         average = sum(importance.values()) / len(importance)
         gone = {}

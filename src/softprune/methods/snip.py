@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from softprune.methods.base import Context, Method, Target, Total
+from softprune.methods.base import Context, Method, Total
+from softprune.methods.masks import MovingMask, moving
 from softprune.methods.registry import register
-from softprune.methods.transforms import MovingMask
+from softprune.methods.transforms import Target, Transform
 from softprune.ops import largest
 
 
@@ -33,7 +35,7 @@ class SNIP(Method):
     moves_masks: ClassVar[bool] = True
     selects: ClassVar[bool] = False
 
-    def first_mask(self, target: Target, kept: int, rng: torch.Generator) -> MovingMask:
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
         return MovingMask(torch.ones_like(target.raw, dtype=torch.bool))
 
     def before_step(self, ctx: Context) -> None:
@@ -51,6 +53,6 @@ class SNIP(Method):
         for target in ctx.targets:
             assert target.raw.grad is not None
             mask = masks[target.name]
-            target.moving.mask.copy_(mask)
+            moving(target).mask.copy_(mask)
             target.raw.masked_fill_(~mask, 0.0)
             target.raw.grad.masked_fill_(~mask, 0.0)

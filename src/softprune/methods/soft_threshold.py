@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.methods.base import GoalSettings, Method, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Transform, threshold_dtype
+from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Target, Transform, threshold_dtype
 from softprune.ops import Backward, G, Sigmoid, annealed, masked
 
 PAPER_G = Sigmoid()
@@ -79,14 +79,24 @@ class STR(Method):
             raise ValueError(f"granularity must be one of {', '.join(GRANULARITIES)}; got {self.granularity!r}")
         if not isinstance(self.rescale, bool):
             raise TypeError(f"rescale is true or false, got {self.rescale!r}")
-        _ = self.pursuit  # which checks the rest
+        super().__post_init__()
 
     @property
     def reads_weights(self) -> bool:
         return self.min_keep > 0
 
-    def transform(self, target: Target) -> Transform:
+    @property
+    def goal_settings(self) -> GoalSettings:
+        if self.granularity == "global":
+            # One s for all is absorbed by the offset that is solved for: there is nothing to learn, nowhere to start.
+            return GoalSettings(0.0, self.gradient, "equal", min_keep=self.min_keep)
+        return GoalSettings(self.pace, self.gradient, self.start, min_keep=self.min_keep)
+
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
         w = target.raw
+        if total != "none":
+            backward = annealed() if self.backward is None else self.backward
+            return SolvedThreshold(w, self._shape(target), backward=backward, rescale=self.rescale)
         if w.device.type == "meta" and self.g.k == "auto":
             raise ValueError(
                 f'{target.name} is on the meta device and has no weights to take k="auto" from: give k a number, '
@@ -94,20 +104,12 @@ class STR(Method):
             )
         s = torch.full(self._shape(target), self.s_init, dtype=threshold_dtype(w), device=w.device)
         backward = self.backward or masked
-        transform = SoftThreshold(nn.Parameter(s), self.g.resolve(w), backward=backward, first=self.s_init)
+        transform = SoftThreshold(
+            nn.Parameter(s), self.g.resolve(w), backward=backward, first=self.s_init, min_keep=self.min_keep
+        )
         if self.min_keep and w.device.type != "meta":
             transform.keep_at_least_(w, self.min_keep)
         return transform
-
-    def solved(self, target: Target) -> SolvedThreshold:
-        backward = annealed() if self.backward is None else self.backward
-        return SolvedThreshold(self._shape(target), target.raw, backward=backward, rescale=self.rescale)
-
-    @property
-    def pursuit(self) -> Pursuit:
-        given = Pursuit(self.pace, self.gradient, self.start, min_keep=self.min_keep)
-        # One s for all is absorbed by the offset that is solved for: there is nothing to learn, and nowhere to start.
-        return replace(given, pace=0.0, start="equal") if self.granularity == "global" else given
 
     def _shape(self, target: Target) -> tuple[int, ...]:
         w = target.raw
@@ -118,14 +120,15 @@ class STR(Method):
             return tuple(n if d == axis else 1 for d, n in enumerate(w.shape))
         return (1,)
 
-    def link(self, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:
+    def link(self, model: nn.Module, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:
         # Tensors that a rule starts elsewhere have a threshold of their own, shared among them.
         shared: dict[float, nn.Parameter] = {}
         for name, transform in transforms.items():
             method = methods[name]
-            if not (isinstance(method, STR) and method.granularity == "global"):
+            if not (
+                isinstance(method, STR) and method.granularity == "global" and isinstance(transform, SoftThreshold)
+            ):
                 continue
-            assert isinstance(transform, SoftThreshold)
             s = shared.setdefault(method.s_init, transform.s)
             if transform.s.dtype != s.dtype or transform.s.device != s.device:
                 raise ValueError(
@@ -136,16 +139,6 @@ class STR(Method):
             with torch.no_grad():
                 s.copy_(torch.minimum(s, transform.s))  # min_keep may have lowered one of them
             transform.s = s
-
-    def thresholds(self, targets: Sequence[Target]) -> list[nn.Parameter]:
-        found = [t.transform.s for t in targets if isinstance(t.transform, SoftThreshold)]
-        return list(dict.fromkeys(s for s in found if s.requires_grad))
-
-    def after_step(self, ctx: Context) -> None:
-        for target in ctx.targets:
-            target.transform.anneal_(ctx.progress)
-            if self.min_keep and isinstance(target.transform, SoftThreshold):
-                target.transform.keep_at_least_(target.raw, self.min_keep)
 
 
 def _filter_axis(target: Target) -> int:

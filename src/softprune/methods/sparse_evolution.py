@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 
 from softprune.methods.base import Context, Method, Total
-from softprune.methods.masks import due, refuse_too_long, require_fraction, require_interval
+from softprune.methods.masks import due, moving, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
 from softprune.ops import at_random, largest
 
@@ -55,7 +55,7 @@ class SET(Method):
         if not due(ctx, self.every, self.end):
             return
         for target in ctx.targets:
-            transform = target.moving
+            transform = moving(target)
             count = int(transform.mask.sum())
             moved = int(self.zeta * count)
             kept = largest(torch.where(transform.mask, target.raw.abs(), -1.0), count - moved)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.methods.base import Method, Pursuit, Target, Total
+from torch import Tensor
+
+from softprune.methods.base import GoalSettings, Method, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import SolvedThreshold
+from softprune.methods.transforms import SolvedThreshold, Target, Transform
 from softprune.ops import straight_through
 
 
@@ -42,11 +44,11 @@ class ST3(Method):
     def __post_init__(self) -> None:
         if not isinstance(self.sigma, bool):
             raise TypeError(f"sigma is true or false, got {self.sigma!r}")
-        _ = self.pursuit  # which checks the rest
-
-    def solved(self, target: Target) -> SolvedThreshold:
-        return SolvedThreshold((1,), target.raw, backward=straight_through, rescale=True)
+        super().__post_init__()
 
     @property
-    def pursuit(self) -> Pursuit:
-        return Pursuit(start="dimensions" if self.sigma else "equal", min_keep=self.min_keep)
+    def goal_settings(self) -> GoalSettings:
+        return GoalSettings(start="dimensions" if self.sigma else "equal", min_keep=self.min_keep)
+
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        return SolvedThreshold(target.raw, backward=straight_through, rescale=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from softprune.methods.base import Method, Target, Total
+from torch import Tensor
+
+from softprune.methods.base import Method, Total
+from softprune.methods.masks import Masked
 from softprune.methods.registry import register
-from softprune.methods.transforms import Masked, Transform
+from softprune.methods.transforms import Target, Transform
 
 
 @register("static")
@@ -45,5 +48,5 @@ class KeepZeros(Method):
     paper: ClassVar[str] = ""
     selects: ClassVar[bool] = False
 
-    def transform(self, target: Target) -> Transform:
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
         return Masked(target.raw != 0)

@@ -1,9 +1,15 @@
-"""The maps from a raw tensor to the one that the network uses; every tensor of a method lives in one."""
+"""Managed tensors, and the maps from the raw tensor to the one that the network uses.
+
+The threshold of a `SoftThreshold` is learnt, that of a `HeldThreshold` follows a number of weights, and those of
+`SolvedThreshold` and `SolvedMask` are solved for. Masks that stay, or that methods move, are in masks.py.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +17,90 @@ from torch import Tensor, nn
 from softprune.ops import Backward, G, masked, power_shrink, shrink, soft_threshold
 
 
+@dataclass(frozen=True, eq=False)
+class Target:
+    """One managed tensor.
+
+    Args:
+        name: its attribute path, the key in budgets, reports and checkpoints.
+        sites: every (module, attribute) that reads it; more than one where weights are tied.
+    """
+
+    name: str
+    sites: tuple[tuple[nn.Module, str], ...]
+
+    @property
+    def module(self) -> nn.Module:
+        return self.sites[0][0]
+
+    @property
+    def tensor(self) -> str:
+        return self.sites[0][1]
+
+    @property
+    def managed(self) -> bool:
+        module, tensor = self.sites[0]
+        return tensor not in module._parameters
+
+    @property
+    def shape(self) -> torch.Size:
+        """Known also for a weight that something else computes from several tensors or keeps beside its own."""
+        module, tensor = self.sites[0]
+        lists = module._modules.get("parametrizations")
+        transforms = lists[tensor] if lists is not None and tensor in lists else None  # type: ignore[operator,index]
+        if transforms is None:
+            return module._parameters[tensor].shape if not self.managed else self.effective.shape  # type: ignore[union-attr]
+        original = transforms._parameters.get("original")
+        return (self.effective if original is None else original).shape
+
+    @property
+    def raw(self) -> nn.Parameter:
+        """The Parameter that the optimizer moves; looked up anew, since sharding may replace it."""
+        module, tensor = self.sites[0]
+        if tensor in module._parameters:
+            return module._parameters[tensor]  # type: ignore[return-value]
+        return module.parametrizations[tensor].original  # type: ignore[index,union-attr,return-value]
+
+    @property
+    def transform(self) -> Transform:
+        module, tensor = self.sites[0]
+        return module.parametrizations[tensor][0]  # type: ignore[index,return-value]
+
+    @property
+    def effective(self) -> Tensor:
+        """What the network uses, without gradient: a method that trains with noise has none here."""
+        module, tensor = self.sites[0]
+        with torch.no_grad():
+            return getattr(module, tensor)
+
+
 class Transform(nn.Module):
-    """raw -> effective, of the same shape and dtype.
+    """raw -> effective, of the same shape and dtype. Its floating point tensors stay float32 in a half-precision model.
 
     Attributes:
         first: name -> the number that a tensor of its own is filled with at the beginning; a subclass whose tensors do
             not begin like that must be made from weights that are there.
+        backward_mode: how much of the gradient pruned weights receive.
+        leak: that fraction, as a tensor of one element, where it changes during the training.
     """
 
-    def __init__(self) -> None:
+    # What it holds fixed: nothing, how many weights are kept, or which ones.
+    fixes: ClassVar[Literal["nothing", "budget", "support"]] = "nothing"
+    # Whether it keeps a definite number of weights, which `freeze("budget")` can hold.
+    countable: ClassVar[bool] = True
+    # Whether weight decay acts on its parameters.
+    decayed: ClassVar[bool] = True
+
+    leak: Tensor | None
+
+    def __init__(self, backward: Backward = masked, device: torch.device | None = None) -> None:
         super().__init__()
         self.first: dict[str, float] = {}
+        self.backward_mode = backward
+        changes = backward.until is not None
+        self.register_buffer("leak", torch.full((1,), backward.leak, device=device) if changes else None)
+        if changes:
+            self.first["leak"] = backward.leak
 
     @abstractmethod
     def forward(self, w: Tensor) -> Tensor: ...
@@ -30,17 +109,37 @@ class Transform(nn.Module):
         """A raw tensor that this transform maps to `effective`: what an assignment to the weight stores."""
         return effective
 
+    def after_step_(self, w: Tensor, progress: float) -> None:
+        """Follow the training: called with the raw weights after every step, before the method's own hook."""
+        if self.leak is not None:
+            self.leak.fill_(self.backward_mode.at(progress))
+
+    def settle_(self, w: Tensor) -> None:
+        """Bring the state in line with the raw weights as they are now; most transforms have nothing to do."""
+
+    def support(self, effective: Tensor) -> Tensor:
+        """Which weights a fixed support would keep, as bools; the effective tensor is given."""
+        return effective != 0
+
+    def held(self, w: Tensor) -> Transform | None:
+        """A transform that goes on keeping as many of these raw weights; None where this one does so already."""
+        return None
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Fill the tensors of its own with their first values, as torch's layers do after `to_empty`."""
         for name, value in self.first.items():
-            tensor = getattr(self, name)
-            if tensor is not None:
-                tensor.fill_(value)
+            getattr(self, name).fill_(value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Transform:  # noqa: FBT001, FBT002
+        def keep_wide(t: Tensor) -> Tensor:
+            moved = fn(t)
+            if moved.is_floating_point() and moved.dtype not in (torch.float32, torch.float64):
+                return t.to(moved.device)
+            return moved
+
         on_meta = self._on_meta()
-        super()._apply(fn, recurse)
+        super()._apply(keep_wide, recurse)
         if on_meta and not self._on_meta():
             # to_empty leaves memory as it happens to be. Not every way to give weights their values asks all modules.
             self.reset_parameters()
@@ -49,62 +148,25 @@ class Transform(nn.Module):
     def _on_meta(self) -> bool:
         return any(t.device.type == "meta" for t in (*self.parameters(), *self.buffers()))
 
-    def settle_(self, w: Tensor) -> None:
-        """Bring the state in line with the raw weights as they are now; most transforms have nothing to do."""
-
-    def anneal_(self, progress: float) -> None:
-        """Let pruned weights have the gradient that is theirs at this point of the training."""
-
 
 def threshold_dtype(w: Tensor) -> torch.dtype:
     """Thresholds are float32 at least: in bfloat16 an s of -3200 has a spacing of 16 and never moves."""
     return torch.float64 if w.dtype == torch.float64 else torch.float32
 
 
-class WideTensors(Transform):
-    """A transform whose floating point tensors stay float32 when the model is cast to half precision."""
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> WideTensors:  # noqa: FBT001, FBT002
-        def keep_wide(t: Tensor) -> Tensor:
-            moved = fn(t)
-            if moved.is_floating_point() and moved.dtype not in (torch.float32, torch.float64):
-                return t.to(moved.device)
-            return moved
-
-        super()._apply(keep_wide, recurse)
-        return self
-
-
-class _Leaking(WideTensors):
-    """A transform whose pruned weights may receive a gradient, `backward.leak` of it.
-
-    State: where that changes during the training, the buffer ``leak``.
-    """
-
-    leak: Tensor | None
-
-    def __init__(self, backward: Backward, device: torch.device) -> None:
-        super().__init__()
-        self.backward_mode = backward
-        changes = backward.until is not None
-        self.register_buffer("leak", torch.full((1,), backward.leak, device=device) if changes else None)
-        self.first["leak"] = backward.leak
-
-    def anneal_(self, progress: float) -> None:
-        if self.leak is not None:
-            self.leak.fill_(self.backward_mode.at(progress))
-
-
-class SoftThreshold(_Leaking):
+class SoftThreshold(Transform):
     """``S(w, s)`` with a learnable s.
 
     State: the parameter ``s``, of a shape that broadcasts to that of w and has at least one dimension; and ``leak``.
     """
 
-    def __init__(self, s: nn.Parameter, g: G, *, backward: Backward = masked, first: float | None = None) -> None:
+    def __init__(
+        self, s: nn.Parameter, g: G, *, backward: Backward = masked, first: float | None = None, min_keep: int = 0
+    ) -> None:
         super().__init__(backward, s.device)
         self.s = s
         self.g = g
+        self.min_keep = min_keep
         if first is not None:
             self.first["s"] = first
 
@@ -112,12 +174,20 @@ class SoftThreshold(_Leaking):
         return soft_threshold(w, self.s, self.g, backward=self.backward_mode, leak=self.leak)
 
     def raw_for(self, effective: Tensor) -> Tensor:
-        return effective + effective.sign() * self.alpha.to(effective.dtype)
+        return _raw_for(effective, self.alpha, 1.0)
 
     @property
     def alpha(self) -> Tensor:
         """The threshold g(s), without gradient."""
         return self.g(self.s.detach())
+
+    def after_step_(self, w: Tensor, progress: float) -> None:
+        super().after_step_(w, progress)
+        if self.min_keep:
+            self.keep_at_least_(w, self.min_keep)
+
+    def held(self, w: Tensor) -> Transform:
+        return _held(self, w, self.alpha)
 
     @torch.no_grad()
     def keep_at_least_(self, w: Tensor, count: int) -> bool:
@@ -150,11 +220,16 @@ class SoftThreshold(_Leaking):
         return f"s={tuple(self.s.shape)}, g={self.g}, backward={self.backward_mode}"
 
 
-class HeldThreshold(_Leaking):
-    """The soft threshold that keeps a given number of weights: s no longer learns, alpha follows the weights.
+class HeldThreshold(Transform):
+    """The threshold that keeps a given number of weights: s no longer learns, alpha follows the weights.
 
-    State: buffers ``alpha`` (as the s it came from) and ``kept``, the number of weights to keep.
+    State: buffers ``alpha`` (as the s it came from) and ``kept``, the number of weights to keep; and ``leak``.
     """
+
+    fixes = "budget"
+
+    alpha: Tensor
+    kept: Tensor
 
     def __init__(
         self, alpha: Tensor, kept: int, *, backward: Backward = masked, rescale: bool = False, power: float = 1.0
@@ -164,9 +239,6 @@ class HeldThreshold(_Leaking):
         self.register_buffer("kept", torch.tensor(kept, device=alpha.device))
         self.rescale = rescale
         self.power = power
-
-    alpha: Tensor
-    kept: Tensor
 
     def forward(self, w: Tensor) -> Tensor:
         if self.power != 1.0:
@@ -200,12 +272,13 @@ class HeldThreshold(_Leaking):
             self.alpha.copy_((alpha + margin).clamp_min_(0.0))
 
 
-class SolvedThreshold(_Leaking):
-    """A soft threshold alpha = exp(s + c) whose shared offset c is solved for, so that a total is met exactly.
+class Solved(nn.Module):
+    """What a transform holds whose threshold ``alpha = exp(s + c)`` is solved for, c such that a total is met exactly.
 
     State: buffers of the shape of s. ``s`` (NaN until the first weight goes) and ``alpha``; for learning s a running
     average of its gradient (``pull``) and of its square (``force``); ``crossing``, the weights that a moving threshold
-    would meet per unit of log alpha. And ``observed``, the number of gradients in the averages.
+    would meet per unit of log alpha. And ``observed``, the number of gradients in the averages. Where the network feels
+    only a fraction of alpha during the training: ``rise``, from 0 to 1.
     """
 
     s: Tensor
@@ -214,22 +287,24 @@ class SolvedThreshold(_Leaking):
     force: Tensor
     crossing: Tensor
     observed: Tensor
+    rise: Tensor | None
+    first: dict[str, float]
 
-    def __init__(
-        self, shape: tuple[int, ...], w: Tensor, *, backward: Backward = masked, rescale: bool = False
-    ) -> None:
-        super().__init__(backward, w.device)
+    def _begin_solution(self, w: Tensor, shape: tuple[int, ...] = (1,), *, rises: bool = False) -> None:
         dtype = threshold_dtype(w)
         self.register_buffer("s", torch.full(shape, float("nan"), dtype=dtype, device=w.device))
         for name in ("alpha", "pull", "force", "crossing"):
             self.register_buffer(name, torch.zeros(shape, dtype=dtype, device=w.device))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64, device=w.device))
+        self.register_buffer("rise", torch.zeros(1, dtype=dtype, device=w.device) if rises else None)
         self.first |= {"s": float("nan"), "alpha": 0.0, "pull": 0.0, "force": 0.0, "crossing": 0.0, "observed": 0}
-        self.rescale = rescale
+        if rises:
+            self.first["rise"] = 0.0
 
-    def forward(self, w: Tensor) -> Tensor:
-        shrunk = shrink(w, self.alpha, backward=self.backward_mode, leak=self.leak)
-        return _rescaled(w, shrunk, self.alpha) if self.rescale else shrunk
+    @property
+    def in_use(self) -> Tensor:
+        """The threshold that the network feels."""
+        return self.alpha if self.rise is None else self.alpha * self.rise
 
     def scores(self, w: Tensor) -> Tensor:
         """What the solver ranks by its size: the raw weights themselves, or a copy that it may change."""
@@ -240,24 +315,45 @@ class SolvedThreshold(_Leaking):
         self.alpha.copy_(alpha)
         self.crossing.copy_(crossing)
 
-    @property
-    def in_use(self) -> Tensor:
-        """The threshold that the network feels; during the training it may be lower than the solution."""
-        return self.alpha
-
-    @property
-    def risen(self) -> bool:
-        """Whether that is the solution itself."""
-        return True
-
-    def rise_(self) -> None:
-        """Make it so."""
-
-    def raw_for(self, effective: Tensor) -> Tensor:
-        return effective + effective.sign() * self.in_use.to(effective.dtype)
-
     def extra_repr(self) -> str:
         return f"s={tuple(self.s.shape)}, backward={self.backward_mode}"
+
+
+class SolvedThreshold(Transform, Solved):
+    """``sign(w) * (|w|^p - alpha^p)^(1/p)`` above an alpha that is solved for, else 0; with p = 1 a soft threshold.
+
+    The derivative is that of the identity for weights that live, and `backward.leak` of it for the others. With
+    `rescale` every filter is multiplied to make up for the size that shrinking took (ST-3). With `rises` the network
+    feels ``alpha * rise``, with a rise that the method sets.
+    """
+
+    def __init__(
+        self,
+        w: Tensor,
+        shape: tuple[int, ...] = (1,),
+        *,
+        backward: Backward = masked,
+        power: float = 1.0,
+        rescale: bool = False,
+        rises: bool = False,
+    ) -> None:
+        super().__init__(backward, w.device)
+        self._begin_solution(w, shape, rises=rises)
+        self.power = power
+        self.rescale = rescale
+
+    def forward(self, w: Tensor) -> Tensor:
+        alpha = self.alpha if self.rise is None else self.alpha * self.rise
+        if self.power != 1.0:
+            return power_shrink(w, alpha, self.power, backward=self.backward_mode)
+        shrunk = shrink(w, alpha, backward=self.backward_mode, leak=self.leak)
+        return _rescaled(w, shrunk, alpha) if self.rescale else shrunk
+
+    def raw_for(self, effective: Tensor) -> Tensor:
+        return _raw_for(effective, self.in_use, self.power)
+
+    def held(self, w: Tensor) -> Transform:
+        return _held(self, w, self.in_use, rescale=self.rescale, power=self.power)
 
 
 def _rescaled(w: Tensor, shrunk: Tensor, alpha: Tensor) -> Tensor:
@@ -273,24 +369,6 @@ def _rescaled(w: Tensor, shrunk: Tensor, alpha: Tensor) -> Tensor:
     return shrunk + added
 
 
-class PowerThreshold(SolvedThreshold):
-    """``sign(w) * (|w|^p - alpha^p)^(1/p)`` above alpha, else 0: between the soft threshold (p = 1) and the hard one.
-
-    The derivative is that of the identity for weights that live, and `leak` of it for the others.
-    State: as a solved threshold.
-    """
-
-    def __init__(self, w: Tensor, *, power: float, backward: Backward = masked) -> None:
-        super().__init__((1,), w, backward=backward)
-        self.power = power
-
-    def forward(self, w: Tensor) -> Tensor:
-        return power_shrink(w, self.alpha, self.power, backward=self.backward_mode)
-
-    def raw_for(self, effective: Tensor) -> Tensor:
-        return _raw_for(effective, self.alpha, self.power)
-
-
 def _raw_for(effective: Tensor, alpha: Tensor, power: float) -> Tensor:
     """What shrinking by this power turns into `effective`."""
     if power == 1.0:
@@ -299,46 +377,33 @@ def _raw_for(effective: Tensor, alpha: Tensor, power: float) -> Tensor:
     return torch.where(effective == 0, 0.0, effective.sign() * size).to(effective.dtype)
 
 
-class RisingThreshold(SolvedThreshold):
-    """A soft threshold that is a fraction of the one that meets the total: ``alpha * rise``.
-
-    State: as a solved threshold, and the buffer ``rise``, from 0 to 1.
-    """
-
-    rise: Tensor
-
-    def __init__(self, w: Tensor, *, backward: Backward = masked) -> None:
-        super().__init__((1,), w, backward=backward)
-        self.register_buffer("rise", torch.zeros(1, dtype=self.alpha.dtype, device=w.device))
-        self.first["rise"] = 0.0
-
-    def forward(self, w: Tensor) -> Tensor:
-        return shrink(w, self.in_use, backward=self.backward_mode)
-
-    @property
-    def in_use(self) -> Tensor:
-        return self.alpha * self.rise
-
-    @property
-    def risen(self) -> bool:
-        return bool(self.rise == 1.0)
-
-    def rise_(self) -> None:
-        self.rise.fill_(1.0)
+@torch.no_grad()
+def _held(
+    transform: Transform, w: Tensor, alpha: Tensor, *, rescale: bool = False, power: float = 1.0
+) -> HeldThreshold:
+    kept = int(torch.count_nonzero(transform(w)))
+    held = HeldThreshold(alpha, kept, backward=transform.backward_mode, rescale=rescale, power=power)
+    if held.leak is not None and transform.leak is not None:
+        held.leak.copy_(transform.leak)
+    return held
 
 
-class SolvedMask(SolvedThreshold):
+class SolvedMask(Transform, Solved):
     """A hard threshold whose mask is fixed from one solution to the next: ``w`` where ``|w| > alpha`` was, else 0.
 
-    State: as a solved threshold, and the bool buffer ``mask``.
+    A nested mask only ever loses weights: the next one is a part of it.
+
+    State: as of everything solved, and the bool buffer ``mask``.
     """
 
     mask: Tensor
 
-    def __init__(self, w: Tensor, *, backward: Backward = masked) -> None:
-        super().__init__((1,), w, backward=backward)
+    def __init__(self, w: Tensor, *, backward: Backward = masked, nested: bool = False) -> None:
+        super().__init__(backward, w.device)
+        self._begin_solution(w)
         self.register_buffer("mask", torch.ones_like(w, dtype=torch.bool))
         self.first["mask"] = True
+        self.nested = nested
 
     def forward(self, w: Tensor) -> Tensor:
         kept = torch.where(self.mask, w, 0.0)
@@ -346,60 +411,15 @@ class SolvedMask(SolvedThreshold):
         # Adds exactly 0 to the value, and `leak` to the derivative of a pruned weight.
         return kept + torch.where(self.mask, 0.0, leak * (w - w.detach())) if leak else kept
 
-    def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:
-        super().take_(alpha, crossing, w)
-        # Without a threshold all weights train, those that start at 0 too.
-        self.mask.copy_((w.abs() > alpha) | (alpha == 0))
-
-    def raw_for(self, effective: Tensor) -> Tensor:
-        return effective
-
-
-class NestedMask(SolvedMask):
-    """A solved mask that only ever loses weights: the next one is a part of it.
-
-    State: as a solved mask.
-    """
-
     def scores(self, w: Tensor) -> Tensor:
-        return torch.where(self.mask, w, 0.0)
+        return torch.where(self.mask, w, 0.0) if self.nested else w
 
     def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:
-        before = self.mask.clone()
         super().take_(alpha, crossing, w)
-        self.mask.logical_and_(before)
+        mask = above(w, alpha)
+        self.mask.copy_(mask & self.mask if self.nested else mask)
 
 
-class Masked(Transform):
-    """``w * mask`` with a fixed mask; pruned weights receive no gradient and stay zero.
-
-    State: the bool buffer ``mask``; it is updated in place, its identity never changes.
-    """
-
-    mask: Tensor
-
-    def __init__(self, mask: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mask", mask.detach().to(torch.bool).clone())
-
-    def forward(self, w: Tensor) -> Tensor:
-        return torch.where(self.mask, w, 0.0)
-
-
-class MovingMask(Masked):
-    """``w * mask`` with a mask that its method changes, and on demand the whole gradient for pruned weights too.
-
-    State: the bool buffers ``mask`` and ``dense_grad``, one value: whether pruned weights receive a gradient now. It is
-    a tensor, so that nothing is compiled anew when it changes.
-    """
-
-    dense_grad: Tensor
-
-    def __init__(self, mask: Tensor, *, dense_grad: bool = False) -> None:
-        super().__init__(mask)
-        self.register_buffer("dense_grad", torch.tensor(dense_grad, device=mask.device))
-
-    def forward(self, w: Tensor) -> Tensor:
-        kept = torch.where(self.mask, w, 0.0).detach()
-        # Adds exactly 0 to the value, and the derivative of the identity where the gradient shall pass.
-        return kept + torch.where(self.mask | self.dense_grad, w - w.detach(), 0.0)
+def above(w: Tensor, alpha: Tensor) -> Tensor:
+    """Which weights a solved mask keeps; without a threshold all of them train, those that start at 0 too."""
+    return (w.abs() > alpha) | (alpha == 0)

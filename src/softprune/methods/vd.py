@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softprune.goals.schedule import Schedule, constant
-from softprune.methods.base import Context, Method, Pursuit, Target, Total
+from softprune.goals.schedule import constant
+from softprune.methods.base import Context, GoalSettings, Method, Total
 from softprune.methods.registry import register
-from softprune.methods.transforms import SolvedMask, SolvedThreshold, Transform, WideTensors, threshold_dtype
+from softprune.methods.transforms import Solved, Target, Transform, above, threshold_dtype
 
 # Molchanov et al. 2017, equation 14: the divergence from a log-uniform prior, fitted.
 K1, K2, K3 = 0.63576, 1.87320, 1.48695
@@ -46,7 +45,7 @@ def divergence_slopes(w: Tensor, log_sigma2: Tensor) -> tuple[Tensor, Tensor]:
     return slope * (-2.0 * wide / (wide.square() + _LEAST)), slope
 
 
-class Variational(WideTensors):
+class Variational(Transform):
     """``w + sigma * noise`` in training; else w, or 0 where it is mostly noise (log alpha of 3 and more).
 
     Noise is drawn where gradients are recorded: reading a weight without them, as to count or to bake it, gives the one
@@ -54,6 +53,9 @@ class Variational(WideTensors):
 
     State: the parameter ``log_sigma2``, one for each weight.
     """
+
+    countable = False
+    decayed = False
 
     def __init__(self, w: Tensor, log_sigma2: float) -> None:
         super().__init__()
@@ -66,24 +68,35 @@ class Variational(WideTensors):
         return torch.where(log_alpha(w, self.log_sigma2) < CUT, w, 0.0)
 
 
-class VariationalMask(SolvedMask):
+class VariationalMask(Transform, Solved):
     """The same with a solved mask in place of the fixed cut: kept are the weights with the largest |w| / sigma.
 
     State: as a solved mask, and the parameter ``log_sigma2``.
     """
 
+    decayed = False
+
+    mask: Tensor
+
     def __init__(self, w: Tensor, log_sigma2: float) -> None:
-        super().__init__(w)
+        super().__init__()
+        self._begin_solution(w)
+        self.register_buffer("mask", torch.ones_like(w, dtype=torch.bool))
+        self.first["mask"] = True
         self.log_sigma2 = _parameter(w, log_sigma2)
         self.first["log_sigma2"] = log_sigma2
 
     def forward(self, w: Tensor) -> Tensor:
         if self.training and torch.is_grad_enabled():
             return _noisy(w, self.log_sigma2)
-        return super().forward(w)
+        return torch.where(self.mask, w, 0.0)
 
     def scores(self, w: Tensor) -> Tensor:
         return w.to(self.log_sigma2.dtype) * torch.exp(-0.5 * self.log_sigma2)
+
+    def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:
+        super().take_(alpha, crossing, w)
+        self.mask.copy_(above(w, alpha))
 
 
 def _parameter(w: Tensor, value: float) -> nn.Parameter:
@@ -150,25 +163,15 @@ class VD(Method):
             )
         if not isinstance(self.log_sigma2_init, int | float) or not math.isfinite(self.log_sigma2_init):
             raise ValueError(f"log_sigma2_init must be a finite number, got {self.log_sigma2_init!r}")
-        _ = self.pursuit  # which checks the rest
-
-    def transform(self, target: Target) -> Transform:
-        return Variational(target.raw, self.log_sigma2_init)
-
-    def solved(self, target: Target) -> SolvedThreshold:
-        return VariationalMask(target.raw, self.log_sigma2_init)
+        super().__post_init__()
 
     @property
-    def pursuit(self) -> Pursuit:
-        return Pursuit(every=16, min_keep=self.min_keep)
+    def goal_settings(self) -> GoalSettings:
+        return GoalSettings(every=16, min_keep=self.min_keep, schedule=constant())
 
-    @property
-    def schedule(self) -> Schedule:
-        return constant()
-
-    def undecayed(self, targets: Sequence[Target]) -> list[nn.Parameter]:
-        transforms = [t.transform for t in targets if isinstance(t.transform, Variational | VariationalMask)]
-        return [transform.log_sigma2 for transform in transforms if transform.log_sigma2.requires_grad]
+    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
+        made = Variational if total == "none" else VariationalMask
+        return made(target.raw, self.log_sigma2_init)
 
     def weight_at(self, progress: float) -> float:
         """The weight of the mean divergence at a point of the training.

@@ -15,7 +15,8 @@ from softprune.budget.profiler import low_rank_uses, profile
 from softprune.goals.cost import Bill, FilterBill, Gates, Stored, Sum
 from softprune.goals.goal import Filters, Flops, Goal, Latency, Params, Sparsity
 from softprune.goals.scan import Array
-from softprune.methods.base import Method, Target
+from softprune.methods.base import Method
+from softprune.methods.transforms import Target
 from softprune.ops.units import Units
 from softprune.structure.gates import Gated, learns_rank
 from softprune.structure.network import follow

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from softprune.budget.profiler import sandbox
 from softprune.core.parametrization import raw_parameter, register, unregister
-from softprune.methods.base import Target
+from softprune.methods.transforms import Target
 from softprune.ops.units import Units
 
 # Under this name the importances are a part of their layer.

@@ -20,8 +20,8 @@ from softprune.core.collapse import CollapseWarning
 from softprune.core.sparsify import sparsify
 from softprune.forecast.forecast import ForecastWarning
 from softprune.goals.goal import Sparsity
-from softprune.methods.base import Method, Target, Total
-from softprune.methods.transforms import Masked, SolvedMask
+from softprune.methods.base import Method, Total
+from softprune.methods.transforms import Target
 
 # Three small networks, of dense, convolutional and recurrent layers, with data to train them on.
 BATCH, CLASSES = 8, 4
@@ -122,8 +122,8 @@ def densities(model: nn.Module) -> dict[str, float]:
 
 def living(target: Target) -> Tensor:
     """Which weights take part. By the mask where there is one, since a weight that has just joined is still 0."""
-    transform = target.transform
-    return (transform.mask if isinstance(transform, Masked | SolvedMask) else target.effective != 0).detach().clone()
+    mask = target.transform._buffers.get("mask")
+    return (target.effective != 0 if mask is None else mask).detach().clone()
 
 
 class Trial:

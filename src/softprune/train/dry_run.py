@@ -60,7 +60,7 @@ def rehearse(config: RunConfig) -> str:
         with gates_on(model, gates_for(model, wanted["units"], example)):
             decided = plan(model, method, **wanted)
         if config.goal is not None and not method.moves_masks:
-            lines += ["", f"the goal is approached by {schedule or method.schedule}"]
+            lines += ["", f"the goal is approached by {schedule or method.goal_settings.schedule}"]
         lines += ["", str(decided), "", *([str(proposal)] if proposal else [])]
         lines.append(str(_forecast(config, decided, decay, rate, total)))
     return "\n".join(lines)

@@ -98,10 +98,11 @@ def schedule_function(config: RunConfig, steps_per_epoch: int) -> Callable[[int]
         return rate_at(epoch, 0 if run.schedule.per == "epoch" else step_in_epoch)
 
     method = None if run.method is None else run.method.sketch
-    if method is None or method.rounds == 1:
+    if method is None or method.goal_settings.rounds == 1:
         return rate
     total_steps = run.epochs * steps_per_epoch
-    return restarted(rate, rounds=method.rounds, total_steps=total_steps, later_from=method.restart_at)
+    settings = method.goal_settings
+    return restarted(rate, rounds=settings.rounds, total_steps=total_steps, later_from=settings.restart_at)
 
 
 # Longer and shorter runs in which the thresholds take the same course.

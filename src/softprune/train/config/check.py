@@ -147,7 +147,7 @@ def _total(method: MethodConfig, goal: GoalConfig) -> Iterator[Problem]:
     elif goal.budget is not None and "budget" not in made.accepts:
         yield Problem("goal.budget", f"{name} finds out by itself what each tensor keeps; leave it out")
     why = "is sparse from the first step on" if made.moves_masks else "prunes between its rounds"
-    if made.moves_masks or made.rounds > 1:
+    if made.moves_masks or made.goal_settings.rounds > 1:
         for key in goal.shaped:
             yield Problem(f"goal.{key}", f"has no effect with {name}, which {why}; leave it out")
 
