@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from softprune.core.groups import group_of
-from softprune.core.sharding import effective_weight, local, sharded, whole
+from softprune.core.hooks import nonfinite
+from softprune.core.sharding import effective_weight, sharded, whole
 from softprune.methods.transforms import HeldThreshold, SoftThreshold, Solved, Target
 from softprune.ops import G
 
@@ -43,11 +43,9 @@ class Collapse:
 
 
 def find_collapse(targets: Sequence[Target], behind: Sequence[Target] = ()) -> list[Collapse]:
-    """Count: every tensor that is not finite or has no weight left, and every output channel without one.
+    """Every tensor that is not finite or has no weight left, and every output channel without one.
 
-    Args:
-        targets: the managed tensors.
-        behind: those that their importances multiply.
+    `behind` are the tensors that importances among the targets multiply.
     """
     broken = find_nonfinite((*targets, *behind))
     names = {collapse.name for collapse in broken}
@@ -56,25 +54,12 @@ def find_collapse(targets: Sequence[Target], behind: Sequence[Target] = ()) -> l
 
 @torch.no_grad()
 def find_nonfinite(targets: Sequence[Target], *, step: int | None = None) -> list[Collapse]:
-    """Every tensor with NaN or infinite raw weights or thresholds; of a sharded one this process's shard.
-
-    Args:
-        targets: the managed tensors, and those behind their importances.
-        step: the optimizer step to name.
-    """
-    held = [(target, local(t.detach())) for target in targets for t in _learnt(target)]
-    held = [(target, t) for target, t in held if t.device.type != "meta"]
-    if not held:
-        return []
-    # One number for each tensor and one transfer for all. A sum is a single fast pass, and NaN or infinite if one of
-    # its terms is; where it merely overflowed, the count below finds nothing.
-    device = held[0][1].device
-    sums = torch.stack([t.sum(dtype=_wide(t)).to(device, torch.float32) for _, t in held]).tolist()
+    """Every tensor with NaN or infinite raw weights or thresholds; of a sharded one this process's shard."""
     found: dict[str, Collapse] = {}
     when = "" if step is None else f" after step {step}"
-    for (target, t), total in zip(held, sums, strict=True):
-        bad = 0 if math.isfinite(total) or target.name in found else int((~torch.isfinite(t)).sum())
-        if bad:
+    for target, t in nonfinite(targets):
+        bad = int((~torch.isfinite(t)).sum())
+        if bad and target.name not in found:
             what = "weights" if t.shape == target.shape else "thresholds"
             detail = f"{bad} of {t.numel():,} {what} are NaN or infinite{when}"
             found[target.name] = Collapse(target.name, "non-finite weights", detail)
@@ -82,12 +67,7 @@ def find_nonfinite(targets: Sequence[Target], *, step: int | None = None) -> lis
 
 
 def refuse_nonfinite(targets: Sequence[Target], what: str) -> None:
-    """Raise where a weight is NaN or infinite, raw or as the network uses it.
-
-    Args:
-        targets: the managed tensors; not sharded.
-        what: that is refused.
-    """
+    """Raise where a weight of a tensor, which is not sharded, is NaN or infinite, raw or as the network uses it."""
     found = [str(collapse) for collapse in find_nonfinite(targets)]
     if not found:
         # A threshold beyond all numbers can still make one of finite weights.
@@ -99,43 +79,23 @@ def refuse_nonfinite(targets: Sequence[Target], what: str) -> None:
         )
 
 
-def _learnt(target: Target) -> list[Tensor]:
-    """The raw tensor, and what its transform learns; what importances multiply may be a plain tensor."""
-    return [target.raw, *(target.transform.parameters() if target.managed else ())]
-
-
-def _wide(t: Tensor) -> torch.dtype:
-    return torch.float32 if t.dtype in (torch.float16, torch.bfloat16) else t.dtype
-
-
 def _inspect(target: Target) -> list[Collapse]:
     effective = effective_weight(target)
     if not effective.any():
-        return [
-            Collapse(
-                target.name,
-                "dead tensor",
-                f"all {effective.numel():,} weights are zero; keep some with STR(min_keep=...), or lower the "
-                "threshold decay",
-            )
-        ]
+        detail = f"all {effective.numel():,} weights are zero"
+        detail += "; keep some with STR(min_keep=...), or lower the threshold decay"
+        return [Collapse(target.name, "dead tensor", detail)]
     # Embedding rows are tokens, not channels; an unused one is no collapse.
     if effective.ndim < 2 or isinstance(target.module, nn.Embedding | nn.EmbeddingBag):
         return []
-    channel_first = _channels_first(target.module, effective)
-    alive = channel_first.any(dim=1)
+    alive = _channels_first(target.module, effective).any(dim=1)
     dead = int((~alive).sum())
     if not dead:
         return []
     which = torch.nonzero(~alive).flatten()[:5].tolist()
     shown = ", ".join(map(str, which)) + (", ..." if dead > 5 else "")
-    return [
-        Collapse(
-            target.name,
-            "dead channels",
-            f"{dead} of {len(alive)} output channels have no weight left ({shown})",
-        )
-    ]
+    detail = f"{dead} of {len(alive)} output channels have no weight left ({shown})"
+    return [Collapse(target.name, "dead channels", detail)]
 
 
 def _channels_first(module: nn.Module, w: Tensor) -> Tensor:
@@ -181,15 +141,8 @@ def _tensors(output: Any) -> list[Tensor]:
     return [t for item in output for t in _tensors(item)] if isinstance(output, list | tuple) else []
 
 
-def _alive(target: Target) -> bool:
-    return bool(effective_weight(target).any())
-
-
 def _unreached(target: Target, grad: Tensor) -> bool:
-    """Whether the tensor has weights left and none of them gets a gradient.
-
-    Only these count: with a straight-through backward the pruned ones may get one.
-    """
+    """Whether the tensor has weights left and none of these gets a gradient; pruned ones may, straight through."""
     living = effective_weight(target) != 0
     return bool(living.any()) and not bool(grad[living].any())
 
@@ -236,7 +189,7 @@ class CollapseWatch:
         # A loss of zero, as a margin loss has it on an easy batch, reaches nothing and tells nothing.
         mute = bool(suspects) and not _any_gradient(targets)
         for target in suspects:
-            if not _alive(target):
+            if not bool(effective_weight(target).any()):
                 found += _inspect(target)
                 continue
             if mute:
@@ -253,33 +206,30 @@ class CollapseWatch:
 
     def _silent_targets(self, targets: Sequence[Target]) -> list[Target]:
         watched = [
-            (t, t.transform.s)
+            (t, transform)
             for t in targets
-            if isinstance(t.transform, SoftThreshold)
+            if isinstance(transform := t.transform, SoftThreshold)
             and not sharded(t)
-            and t.transform.s.grad is not None
+            and transform.s.grad is not None
             and (t.name, "dead tensor") not in self._reported
             and (t.name, "cut path") not in self._reported
         ]
         if not watched:
             return []
         # One transfer for all tensors, so that an accelerator is waited for once.
-        device = watched[0][1].device
-        largest = [
-            s.grad if s.grad.numel() == 1 else s.grad.abs().amax().view(1) for _, s in watched if s.grad is not None
-        ]
+        device = watched[0][1].s.device
+        grads = [transform.s.grad for _, transform in watched if transform.s.grad is not None]
+        largest = [grad if grad.numel() == 1 else grad.abs().amax().view(1) for grad in grads]
         silent = torch.cat([g.to(device) for g in largest]).eq(0).tolist()
         for (target, _), is_silent in zip(watched, silent, strict=True):
             if not is_silent:
                 self._silent.pop(target.name, None)
-        suspects = [target for (target, _), is_silent in zip(watched, silent, strict=True) if is_silent]
-        return [t for t in suspects if _readable(t)]
-
-
-def _readable(target: Target) -> bool:
-    """Whether a gradient of s that is zero means something."""
-    transform = target.transform
-    return isinstance(transform, SoftThreshold) and bool((transform.s > _readable_above(transform.g)).any())
+        # Below some s a gradient of zero means nothing.
+        return [
+            target
+            for (target, transform), is_silent in zip(watched, silent, strict=True)
+            if is_silent and bool((transform.s > _readable_above(transform.g)).any())
+        ]
 
 
 @cache
@@ -322,12 +272,8 @@ class Diagnosis:
 
 
 @torch.no_grad()
-def diagnose(targets: Sequence[Target], optimizers: Sequence[Optimizer], seen: Seen) -> list[Diagnosis]:
-    """The numbers of every target; `seen` has s and its gradient at the last step, by threshold."""
-    return [_diagnose(target, optimizers, seen) for target in targets]
-
-
-def _diagnose(target: Target, optimizers: Sequence[Optimizer], seen: Seen) -> Diagnosis:
+def diagnose(target: Target, optimizers: Sequence[Optimizer], seen: Seen) -> Diagnosis:
+    """The numbers of a target; `seen` has s and its gradient at the last step, by threshold."""
     effective = effective_weight(target)
     active = effective != 0
     density = float(active.double().mean())
@@ -345,14 +291,11 @@ def _diagnose(target: Target, optimizers: Sequence[Optimizer], seen: Seen) -> Di
     s_then, grad = seen.get(transform.s, (transform.s.detach(), transform.s.grad))
     if grad is not None:
         s_then, grad = whole(s_then), whole(grad)
-        P = _signed_sum(grad, transform.g.derivative(s_then))
+        slope = transform.g.derivative(s_then)
+        known = slope > 0
+        P = float((-grad[known] / slope[known]).double().sum()) if bool(known.any()) else NAN
         found = group_of(transform.s, optimizers)
         pull = (found[1].get("weight_decay", 0.0) if found else 0.0) * float(s_then.abs().mean())
         brake = float(grad.mean())  # -g'(s) P
         balance = pull / brake if brake > 0 else (float("inf") if pull > 0 else NAN)
     return Diagnosis(target.name, float(s.mean()), float(transform.g(s).mean()), density, P, l1_active, balance)
-
-
-def _signed_sum(grad: Tensor, slope: Tensor) -> float:
-    known = slope > 0
-    return float((-grad[known] / slope[known]).double().sum()) if bool(known.any()) else NAN

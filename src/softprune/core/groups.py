@@ -1,15 +1,16 @@
-"""Parameter groups: which parameter is decayed by how much, by module type and never by name."""
+"""Parameter groups: which optimizer trains a parameter, and with which decay; by module type and never by name."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.optim import SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
+from torch.optim import LBFGS, SGD, Adadelta, Adagrad, Adam, Adamax, AdamW, NAdam, Optimizer, RAdam, RMSprop
 
 from softprune.methods.transforms import Target
 
@@ -171,3 +172,110 @@ def _append(group: dict[str, Any], s: nn.Parameter, name: str) -> None:
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def refuse_optimizers(optimizers: Sequence[Any], targets: Sequence[Target], total_steps: int) -> None:
+    """Raise for what cannot be attached, before anything is changed."""
+    if not isinstance(total_steps, int) or isinstance(total_steps, bool) or total_steps <= 0:
+        raise ValueError(
+            f"total_steps is the number of optimizer steps of the whole training, at least 1; got {total_steps!r}"
+        )
+    if not optimizers:
+        raise ValueError("attach() needs at least one optimizer")
+    if len({id(o) for o in optimizers}) < len(optimizers):
+        raise ValueError("attach() was given the same optimizer twice")
+    for optimizer in optimizers:
+        kind = type(optimizer).__name__
+        # A wrapper may pose as an Optimizer, but torch runs hooks only for those that it has set up itself.
+        if not isinstance(optimizer, Optimizer) or "_optimizer_step_pre_hooks" not in vars(optimizer):
+            raise TypeError(f"attach() takes torch optimizers, got {kind}; for a wrapper pass the optimizer inside it")
+        if isinstance(optimizer, LBFGS):
+            raise ValueError(
+                "LBFGS evaluates the loss many times inside one step, so there is no moment at which thresholds could "
+                "be updated: use SGD or AdamW"
+            )
+    for target in targets:
+        raw = target.raw
+        _refuse_hooked(target.name, raw)
+        holders = [o for o in optimizers if group_of(raw, [o])]
+        if len(holders) > 1:
+            raise ValueError(f"{target.name} is in {len(holders)} of the attached optimizers; keep it in one")
+        if not holders and raw.requires_grad:
+            raise ValueError(
+                f"{target.name} is in none of the attached optimizers: build them from param_groups() or "
+                "model.parameters() of this model, or freeze it (requires_grad_(False)) before sparsify"
+            )
+
+
+def _refuse_hooked(name: str, parameter: nn.Parameter) -> None:
+    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
+    if hooks or getattr(parameter, "_in_backward_optimizers", None):
+        raise ValueError(
+            f"{name} is stepped inside backward (optimizer-in-backward, or a post-accumulate-grad hook): there "
+            "is no single step to attach to; use one optimizer and call its step() after backward"
+        )
+
+
+@contextmanager
+def unchanged_on_error(optimizers: Sequence[Optimizer]) -> Iterator[None]:
+    """Give the optimizers their parameter groups back if the block raises."""
+    kept = [
+        [(group, list(group["params"]), list(group.get("param_names", ()))) for group in optimizer.param_groups]
+        for optimizer in optimizers
+    ]
+    try:
+        yield
+    except BaseException:
+        for optimizer, groups in zip(optimizers, kept, strict=True):
+            optimizer.param_groups[:] = [group for group, _, _ in groups]
+            for group, params, names in groups:
+                group["params"][:] = params
+                if "param_names" in group:
+                    group["param_names"][:] = names
+        raise
+
+
+def place(
+    learnt: Mapping[nn.Parameter, tuple[str, nn.Parameter]],
+    optimizers: Sequence[Optimizer],
+    *,
+    decayed: bool,
+    decay: float | None = None,
+) -> None:
+    """See that every parameter of a transform is trained, and has weight decay or none.
+
+    Args:
+        learnt: each with its name and a weight that it acts on.
+        optimizers: one of them must train it; else it joins the group of its weight.
+        decayed: True for thresholds; they would never move without decay, and nothing would become sparse.
+        decay: that of thresholds; None takes that of the group.
+    """
+    if decay is not None:
+        check_decay("threshold_decay", decay)
+    for parameter, (name, weight) in learnt.items():
+        _refuse_hooked(name, parameter)
+        holders = [o for o in optimizers if group_of(parameter, [o])]
+        if len(holders) > 1:
+            raise ValueError(f"{name} is in {len(holders)} of the attached optimizers; keep it in one")
+        if not holders:
+            group_name: Literal["threshold", "undecayed"] = "threshold" if decayed else "undecayed"
+            join_group(parameter, name, weight, optimizers, decay if decayed else 0.0, group_name=group_name)
+        found = group_of(parameter, optimizers)
+        assert found is not None
+        kind, has = type(found[0]).__name__, found[1].get("weight_decay", 0.0)
+        if decayed and not has > 0:
+            raise ValueError(
+                f"the thresholds are in a group of {kind} with weight_decay {has}: s would never move. A rule such as "
+                "'no decay for one-dimensional parameters' catches them; build the optimizer from param_groups(), or "
+                "pass threshold_decay > 0"
+            )
+        if decayed and decay is not None and has != decay:
+            raise ValueError(
+                f"threshold_decay={decay:g} was asked for, but the thresholds are already in a group with weight_decay "
+                f"{has:g}: say it once"
+            )
+        if not decayed and has != 0.0:
+            raise ValueError(
+                f"{name} is in a group of {kind} with weight_decay {has:g}, which would drive it to 0: build the "
+                "optimizer from param_groups()"
+            )

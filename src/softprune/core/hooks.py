@@ -1,30 +1,31 @@
-"""Glance: s and its gradient as they are when a step begins, of all thresholds of an optimizer at once."""
+"""The tie between optimizers and a sparsifier: one count of completed steps, and what is read at each of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
-from softprune.core.groups import check_decay, group_of, join_group
+from softprune.core.groups import group_of
 from softprune.methods.transforms import Target
 from softprune.ops.threshold import PLAIN_TENSORS
 
+# Thresholds of up to this many elements are copied at each step for `diagnose`: those per tensor and per
+# filter, but not those per weight, whose copies would cost as much memory as the weights.
+REMEMBERED = 1 << 16
 
-class Glance:
-    """Copies of every s and dL/ds, without the loss scale.
+
+class ThresholdSnapshot:
+    """Copies of every s and dL/ds, without the loss scale, as they are when a step begins.
 
     It is taken at every step and seldom read, so what is alike is copied together: two copies for all thresholds of
-    an ordinary model.
-
-    Args:
-        thresholds: those that the optimizer moves; one without a gradient is left out.
-        loss_scale: what the gradients are still multiplied by.
+    an ordinary model. A threshold without a gradient is left out.
     """
 
     def __init__(self, thresholds: Sequence[nn.Parameter], *, loss_scale: float = 1.0) -> None:
@@ -43,7 +44,7 @@ class Glance:
             self._grads = [grad / loss_scale for grad in self._grads]
 
     def all_move(self) -> bool:
-        """Whether no gradient is exactly zero; False also where that cannot be told by one look."""
+        """Whether no gradient is exactly zero; False also where one look cannot tell."""
         return self._joined and int(torch.count_nonzero(self._grads[0])) == self._grads[0].numel()
 
     def read(self) -> dict[nn.Parameter, tuple[Tensor, Tensor]]:
@@ -60,26 +61,19 @@ def _flat(t: Tensor) -> Tensor:
     return t if t.ndim == 1 else t.flatten()
 
 
-# The tie between optimizers and a sparsifier: checks when it is made, then one count of completed steps.
-
-
-# Thresholds of up to this many elements are copied at each step for `diagnose`: those per tensor and per
-# filter, but not those per weight, whose copies would cost as much memory as the weights.
-REMEMBERED = 1 << 16
-
-
-class Attachment:
+class StepHooks:
     """Calls `before` and `after` around each step of the training, however many optimizers make it.
-
-    `before` is told the factor that is still on the gradients.
 
     A step is complete when every attached optimizer had its turn. One whose turn is left out (GradScaler skips
     an optimizer without calling it) does not hold the others up: the step is also complete when an optimizer
     comes that has stepped already, or that came earlier in the first complete step.
 
-    Attributes:
-        optimizers: those that are followed.
-        follows: whether their hooks tell of a step; if not, `begin` and `end` do.
+    Args:
+        optimizers: those that make a step.
+        thresholds: what is copied when a step begins.
+        before: called with the factor that is still on the gradients.
+        after: called once all of them have stepped.
+        follow: whether hooks of the optimizers tell of a step; if not, `begin` and `end` do.
     """
 
     def __init__(
@@ -96,10 +90,11 @@ class Attachment:
         self._before, self._after = before, after
         thresholds = list(thresholds)
         remembered = [s for s in thresholds if s.numel() <= REMEMBERED]
-        self._at_a_glance = len(self.optimizers) == 1 and len(remembered) == len(thresholds)
+        self.watches = bool(thresholds)
+        self._one_look = len(self.optimizers) == 1 and len(remembered) == len(thresholds)
         # By the place of an optimizer among them.
         self._held = [[s for s in remembered if group_of(s, [o])] for o in self.optimizers]
-        self._glances: dict[int, Glance] = {}
+        self._snapshots: dict[int, ThresholdSnapshot] = {}
         self._order: list[int] = []
         self._visited: list[int] = []
         self._moved = False
@@ -116,7 +111,7 @@ class Attachment:
             )
         ]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:
+    def __deepcopy__(self, memo: dict[int, Any]) -> StepHooks:
         # A copied optimizer has no hooks, so that its steps would go unseen.
         twin = memo[id(self)] = object.__new__(type(self))
         vars(twin).update({name: deepcopy(value, memo) for name, value in vars(self).items() if name != "_handles"})
@@ -129,12 +124,11 @@ class Attachment:
 
         Later the gradient may be gone (zero_grad), or belong to another pass and still be scaled.
         """
-        return {s: pair for glance in self._glances.values() for s, pair in glance.read().items()}
+        return {s: pair for snapshot in self._snapshots.values() for s, pair in snapshot.read().items()}
 
-    @property
     def all_move(self) -> bool:
         """Whether every threshold is known to have a gradient in the step that begins."""
-        return self._at_a_glance and self._glances[0].all_move()
+        return self._one_look and self._snapshots[0].all_move()
 
     def detach(self) -> None:
         for handle in self._handles:
@@ -175,7 +169,8 @@ class Attachment:
             # A fused optimizer under GradScaler gets gradients that are still scaled.
             scale = getattr(optimizer, "grad_scale", None)
             factor = float(scale) if isinstance(scale, Tensor) else 1.0
-            self._glances[place] = Glance(self._held[place], loss_scale=factor)
+            if self.watches:
+                self._snapshots[place] = ThresholdSnapshot(self._held[place], loss_scale=factor)
             if not self._moved:
                 self._before(factor)
         return arguments
@@ -221,115 +216,18 @@ def _overflowed(optimizer: Optimizer) -> bool:
     return isinstance(found, Tensor) and bool(found)
 
 
-def refuse_optimizers(optimizers: Sequence[Any], targets: Sequence[Target], total_steps: int) -> None:
-    """Raise for what cannot be attached, before anything is changed."""
-    if not isinstance(total_steps, int) or isinstance(total_steps, bool) or total_steps <= 0:
-        raise ValueError(
-            f"total_steps is the number of optimizer steps of the whole training, at least 1; got {total_steps!r}"
-        )
-    if not optimizers:
-        raise ValueError("attach() needs at least one optimizer")
-    if len({id(o) for o in optimizers}) < len(optimizers):
-        raise ValueError("attach() was given the same optimizer twice")
-    for optimizer in optimizers:
-        kind = type(optimizer).__name__
-        # A wrapper may pose as an Optimizer, but torch runs hooks only for those that it has set up itself.
-        if not isinstance(optimizer, Optimizer) or "_optimizer_step_pre_hooks" not in vars(optimizer):
-            raise TypeError(f"attach() takes torch optimizers, got {kind}; for a wrapper pass the optimizer inside it")
-        if isinstance(optimizer, LBFGS):
-            raise ValueError(
-                "LBFGS evaluates the loss many times inside one step, so there is no moment at which thresholds could "
-                "be updated: use SGD or AdamW"
-            )
-    for target in targets:
-        raw = target.raw
-        _refuse_hooked(target.name, raw)
-        holders = [o for o in optimizers if group_of(raw, [o])]
-        if len(holders) > 1:
-            raise ValueError(f"{target.name} is in {len(holders)} of the attached optimizers; keep it in one")
-        if not holders and raw.requires_grad:
-            raise ValueError(
-                f"{target.name} is in none of the attached optimizers: build them from param_groups() or "
-                "model.parameters() of this model, or freeze it (requires_grad_(False)) before sparsify"
-            )
+@torch.no_grad()
+def nonfinite(targets: Iterable[Target]) -> list[tuple[Target, Tensor]]:
+    """The raw tensors, and those that transforms learn, with a NaN or infinite number; of a sharded one the shard.
 
-
-def _refuse_hooked(name: str, parameter: nn.Parameter) -> None:
-    hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
-    if hooks or getattr(parameter, "_in_backward_optimizers", None):
-        raise ValueError(
-            f"{name} is stepped inside backward (optimizer-in-backward, or a post-accumulate-grad hook): there "
-            "is no single step to attach to; use one optimizer and call its step() after backward"
-        )
-
-
-@contextmanager
-def unchanged_on_error(optimizers: Sequence[Optimizer]) -> Iterator[None]:
-    """Give the optimizers their parameter groups back if the block raises."""
-    kept = [
-        [(group, list(group["params"]), list(group.get("param_names", ()))) for group in optimizer.param_groups]
-        for optimizer in optimizers
-    ]
-    try:
-        yield
-    except BaseException:
-        for optimizer, groups in zip(optimizers, kept, strict=True):
-            optimizer.param_groups[:] = [group for group, _, _ in groups]
-            for group, params, names in groups:
-                group["params"][:] = params
-                if "param_names" in group:
-                    group["param_names"][:] = names
-        raise
-
-
-def place_undecayed(
-    parameters: Mapping[nn.Parameter, tuple[str, nn.Parameter]], optimizers: Sequence[Optimizer]
-) -> None:
-    """See that every other parameter of a method (mapped like thresholds) is trained and not decayed."""
-    for parameter, (name, weight) in parameters.items():
-        _refuse_hooked(name, parameter)
-        if not any(group_of(parameter, [o]) for o in optimizers):
-            join_group(parameter, name, weight, optimizers, 0.0, group_name="undecayed")
-        found = group_of(parameter, optimizers)
-        assert found is not None
-        optimizer, group = found
-        if group.get("weight_decay", 0.0) != 0.0:
-            raise ValueError(
-                f"{name} is in a group of {type(optimizer).__name__} with weight_decay {group['weight_decay']:g}, "
-                "which would drive it to 0: build the optimizer from param_groups()"
-            )
-
-
-def place_thresholds(
-    thresholds: Mapping[nn.Parameter, tuple[str, nn.Parameter]],
-    optimizers: Sequence[Optimizer],
-    decay: float | None,
-) -> None:
-    """See that every threshold (mapped to its name and a weight it acts on) is trained and decayed.
-
-    Raises:
-        ValueError: if s would get no decay: then it never moves and nothing becomes sparse.
+    A sum that merely overflowed is among them too. It is one number for each tensor and one transfer for all: a sum is
+    a single fast pass, and NaN or infinite if one of its terms is.
     """
-    if decay is not None:
-        check_decay("threshold_decay", decay)
-    for s, (name, weight) in thresholds.items():
-        _refuse_hooked(name, s)
-        holders = [o for o in optimizers if group_of(s, [o])]
-        if len(holders) > 1:
-            raise ValueError(f"{name} is in {len(holders)} of the attached optimizers; keep it in one")
-        if not holders:
-            join_group(s, name, weight, optimizers, decay)
-        found = group_of(s, optimizers)
-        assert found is not None
-        optimizer, group = found
-        if not group.get("weight_decay", 0.0) > 0:
-            raise ValueError(
-                f"the thresholds are in a group of {type(optimizer).__name__} with weight_decay "
-                f"{group.get('weight_decay', 0.0)}: s would never move. A rule such as 'no decay for one-dimensional "
-                "parameters' catches them; build the optimizer from param_groups(), or pass threshold_decay > 0"
-            )
-        if decay is not None and group["weight_decay"] != decay:
-            raise ValueError(
-                f"threshold_decay={decay:g} was asked for, but the thresholds are already in a group with weight_decay "
-                f"{group['weight_decay']:g}: say it once"
-            )
+    held = [(target, t.to_local() if isinstance(t, DTensor) else t) for target in targets for t in target.learnt]
+    held = [(target, t.detach()) for target, t in held if t.device.type != "meta"]
+    if not held:
+        return []
+    half = (torch.float16, torch.bfloat16)
+    device = held[0][1].device
+    sums = [t.sum(dtype=torch.float32 if t.dtype in half else t.dtype).to(device, torch.float32) for _, t in held]
+    return [pair for pair, total in zip(held, torch.stack(sums).tolist(), strict=True) if not math.isfinite(total)]

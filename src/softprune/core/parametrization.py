@@ -100,7 +100,6 @@ class Link:
     another process there is none: it is no state.
 
     Attributes:
-        sparsifier: that Sparsifier; None in another process.
         name: of the tensor in the model of the Sparsifier.
         copied: whether this is a copy.
         mark: of the raw tensor of a copy as it was when the model was copied, or when the copy was loaded.
@@ -128,7 +127,7 @@ def link_of(module: nn.Module, tensor: str) -> Link:
 
 
 def unwritten(module: nn.Module, tensor: str) -> bool:
-    """Whether the raw tensor of a copy is that of the moment of copying, so that its masks and thresholds belong to it.
+    """Whether the raw tensor of a copy is as it was copied, so that its masks and thresholds belong to it.
 
     An average has weights that were written since, and masks of whatever moment.
     """

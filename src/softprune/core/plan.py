@@ -14,7 +14,7 @@ from torch import nn
 from softprune.budget.budget import Budget
 from softprune.budget.profiler import prunable_tensors, weight_names
 from softprune.budget.show import noun
-from softprune.core.refusal import Memory, refuse_model, refuse_tensor, refuse_unfilled
+from softprune.core.refusal import byte_ranges, refuse_model, refuse_tensor, refuse_unfilled
 from softprune.core.rule import Match, Rule, matches, refuse_unmatched
 from softprune.goals.goal import Filters, Flops, Goal, Latency, Params, Rank, checked_goal
 from softprune.methods.base import Method, Total, generator
@@ -332,9 +332,9 @@ def plan(
     if not chosen:
         reasons = "; ".join(f"{p.target.name}: {p.reason}" for p in planned) or "it has no weight tensors"
         raise ValueError(f"nothing to sparsify in {type(model).__name__}: {reasons}")
-    memory = Memory(model)
+    ranges = byte_ranges(model)
     for p in chosen:
-        refuse_tensor(p.target, memory)
+        refuse_tensor(p.target, ranges)
     methods = {p.target.name: p.method for p in chosen if p.method is not None}
     total: Total = "budget" if apart else "goal" if goals else "none"
     for one in dict.fromkeys(methods.values()):

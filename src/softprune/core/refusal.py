@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from softprune.methods.transforms import Target, Transform
+
+# First byte, the byte after the last, name and Parameter.
+ByteRange: TypeAlias = tuple[int, int, str, nn.Parameter]
 
 
 def refuse_model(model: nn.Module) -> nn.Module:
@@ -48,7 +54,7 @@ def refuse_unfilled(target: Target, transform: Transform | None) -> None:
         )
 
 
-def refuse_tensor(target: Target, memory: Memory) -> None:
+def refuse_tensor(target: Target, ranges: Sequence[ByteRange]) -> None:
     """Raise if a transform on this tensor could not work."""
     if target.managed:
         _refuse_computed(target)
@@ -66,7 +72,7 @@ def refuse_tensor(target: Target, memory: Memory) -> None:
         raise ValueError(f"{name} {what}: leave it out with skip=[{name!r}]")
     if raw.device.type == "meta":
         return
-    sharer = memory.sharer(target)
+    sharer = _sharer(raw, ranges)
     if sharer is not None:
         raise ValueError(
             f"{name} and {sharer} share memory but are different parameters: tie them by assigning the same "
@@ -113,29 +119,25 @@ def _refuse_module(module: nn.Module, name: str) -> None:
         )
 
 
-class Memory:
-    """Which bytes the parameters of a model occupy."""
+def byte_ranges(model: nn.Module) -> list[ByteRange]:
+    """Which bytes the parameters of a model occupy.
 
-    def __init__(self, model: nn.Module) -> None:
-        # Views of one buffer are common and harmless (cuDNN's recurrent layers keep all weights in one) as long as
-        # no byte belongs to two of them, so what counts is the range from first to last byte.
-        self._ranges: list[tuple[int, int, str, nn.Parameter]] = []
-        for name, p in model.named_parameters():
-            if _addressable(p):
-                last = sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True))
-                self._ranges.append((p.data_ptr(), p.data_ptr() + (last + 1) * p.element_size(), name, p))
-
-    def sharer(self, target: Target) -> str | None:
-        """The name of another Parameter that shares memory with this one."""
-        mine = next(((a, b) for a, b, _, p in self._ranges if p is target.raw), None)
-        if mine is None:
-            return None
-        return next(
-            (name for a, b, name, p in self._ranges if p is not target.raw and a < mine[1] and mine[0] < b), None
-        )
+    Views of one buffer are common and harmless (cuDNN's recurrent layers keep all weights in one) as long as no byte
+    belongs to two of them, so what counts is the range from first to last byte.
+    """
+    ranges = []
+    for name, p in model.named_parameters():
+        if isinstance(p, nn.UninitializedParameter) or is_traceable_wrapper_subclass(p):
+            continue
+        if p.device.type != "meta" and p.layout is torch.strided and p.numel() > 0:
+            last = sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True))
+            ranges.append((p.data_ptr(), p.data_ptr() + (last + 1) * p.element_size(), name, p))
+    return ranges
 
 
-def _addressable(p: nn.Parameter) -> bool:
-    if isinstance(p, nn.UninitializedParameter) or is_traceable_wrapper_subclass(p):
-        return False
-    return p.device.type != "meta" and p.layout is torch.strided and p.numel() > 0
+def _sharer(raw: nn.Parameter, ranges: Sequence[ByteRange]) -> str | None:
+    """The name of another Parameter that shares memory with this one."""
+    mine = next(((start, end) for start, end, _, p in ranges if p is raw), None)
+    if mine is None:
+        return None
+    return next((name for a, b, name, p in ranges if p is not raw and a < mine[1] and mine[0] < b), None)

@@ -30,8 +30,8 @@ from softprune.core.collapse import (
     refuse_nonfinite,
 )
 from softprune.core.freeze import Freezable, freeze_
-from softprune.core.groups import learnt, param_groups
-from softprune.core.hooks import Attachment, place_thresholds, place_undecayed, refuse_optimizers, unchanged_on_error
+from softprune.core.groups import learnt, param_groups, place, refuse_optimizers, unchanged_on_error
+from softprune.core.hooks import StepHooks, nonfinite
 from softprune.core.parametrization import Link
 from softprune.core.plan import Plan
 from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
@@ -93,13 +93,14 @@ class Sparsifier:
         self.frozen: Freezable | None = None
         self.seed = seed
         self.contexts = _contexts(plan, model, seed)
-        self._attachment: Attachment | None = None
+        self._hooks: StepHooks | None = None
         self._watch = CollapseWatch()
         self._distinct_thresholds = len(learnt(self.targets))
         self.goals = goals
         self.units = units
         # What importances multiply is no target, and yet a part of every weight.
         self._behind = behind_gates(model)
+        self._all_targets = (*self.targets, *self._behind)
         self._solved = False
         self._link()
 
@@ -171,7 +172,7 @@ class Sparsifier:
             The optimizer, or all of them.
         """
         self._refuse_finished()
-        if self._attachment is not None:
+        if self._hooks is not None:
             raise ValueError("optimizers are attached already: pass all of them in one call of attach()")
         refuse_optimizers(optimizers, self.targets, total_steps)
         thresholds = self._learnt(decayed=True)
@@ -188,14 +189,12 @@ class Sparsifier:
         if not self._solved:
             self.solve()
         with unchanged_on_error(optimizers):
-            place_thresholds(thresholds, optimizers, threshold_decay)
-            place_undecayed(self._learnt(decayed=False), optimizers)
+            place(thresholds, optimizers, decayed=True, decay=threshold_decay)
+            place(self._learnt(decayed=False), optimizers, decayed=False)
             plan = (total_steps, scheduler, steps_per_scheduler_step)
             self.forecast = outlook(self.targets, optimizers, *plan, done=self.step)
         self.total_steps = total_steps
-        self._attachment = Attachment(
-            optimizers, thresholds, before=self._before_step, after=self._after_step, follow=follow
-        )
+        self._hooks = StepHooks(optimizers, thresholds, before=self._before_step, after=self._after_step, follow=follow)
         return optimizers[0] if len(optimizers) == 1 else optimizers
 
     def before_step(self, optimizer: Optimizer | None = None) -> None:
@@ -212,9 +211,9 @@ class Sparsifier:
 
     def detach(self) -> None:
         """Stop following the optimizers, so that others can be attached. Steps that were made stay counted."""
-        if self._attachment is not None:
-            self._attachment.detach()
-            self._attachment = None
+        if self._hooks is not None:
+            self._hooks.detach()
+            self._hooks = None
             for context in self.contexts.values():
                 context.optimizers = ()
 
@@ -284,8 +283,9 @@ class Sparsifier:
     def diagnose(self) -> list[Diagnosis]:
         """Per tensor: s, threshold, density, P, the L1 norm of the living weights, the balance of forces."""
         self._refuse_finished()
-        attached = self._attachment
-        return diagnose(self.targets, attached.optimizers if attached else (), attached.seen if attached else {})
+        attached = self._hooks
+        optimizers, seen = (attached.optimizers, attached.seen) if attached else ((), {})
+        return [diagnose(target, optimizers, seen) for target in self.targets]
 
     def check(self, example: Any = None) -> list[Collapse]:
         """Look for dead tensors, dead channels and, with an example input, cut paths; warn about each once."""
@@ -394,23 +394,22 @@ class Sparsifier:
         # bake(model) leaves the hooks behind; a plain model trains on without them.
         if not self.managed:
             return
-        assert self._attachment is not None
-        if self._attachment.all_move:
+        hooks = self._attached()
+        if hooks.watches and hooks.all_move():
             self._watch.all_move()
-        else:
+        elif hooks.watches:
             self._watch.read_gradients(self.targets)
         if self.frozen is None:
             for part in self.goals:
                 observe(part, loss_scale=loss_scale)
-            for method, context in self.contexts.items():
-                context.step, context.loss_scale = self.step, loss_scale
-                method.before_step(context)
+            self._tell("before_step", loss_scale)
 
     def _after_step(self) -> None:
         if not self.managed:
             return
         self.step += 1
-        self._watch.report(find_nonfinite((*self.targets, *self._behind), step=self.step))
+        if nonfinite(self._all_targets):
+            self._watch.report(find_nonfinite(self._all_targets, step=self.step))
         if self.frozen in (None, "thresholds"):
             for part in self.goals:
                 if self.frozen is None:
@@ -420,19 +419,24 @@ class Sparsifier:
         if self.frozen is None:
             for target in self.targets:
                 target.transform.after_step_(target.raw, self.progress)
-            for method, context in self.contexts.items():
-                context.step, context.loss_scale = self.step, 1.0
-                method.after_step(context)
+            self._tell("after_step")
         if self.step % SETTLE_EVERY == 0 or self.step == self.total_steps:
             for target in self.targets:
                 settle(target)
         if self.step % INSPECT_EVERY == 0 and not any(map(sharded, self.targets)):
             self._watch.report(find_collapse(self.targets, self._behind))
 
-    def _attached(self) -> Attachment:
-        if self._attachment is None:
+    def _tell(self, hook: Literal["before_step", "after_step"], loss_scale: float = 1.0) -> None:
+        """Call a hook of the methods that have it."""
+        for method, context in self.contexts.items():
+            if getattr(type(method), hook) is not getattr(Method, hook):
+                context.step, context.loss_scale = self.step, loss_scale
+                getattr(method, hook)(context)
+
+    def _attached(self) -> StepHooks:
+        if self._hooks is None:
             raise ValueError("no optimizer is attached: call attach(optimizer, total_steps=...) first")
-        return self._attachment
+        return self._hooks
 
     def _sheet(self) -> Sheet:
         words = f"{type(self.method).__name__}, step {self.step}"
@@ -449,7 +453,7 @@ class Sparsifier:
         for target in self.targets:
             if target.raw.device.type == "meta":
                 raise ValueError(f"{target.name} is on the meta device: give it values before attach()")
-        bad = find_nonfinite((*self.targets, *self._behind))
+        bad = find_nonfinite(self._all_targets)
         if bad:
             raise ValueError(
                 f"training needs finite weights; {bad[0]}. After to_empty() call the reset_parameters() of every "

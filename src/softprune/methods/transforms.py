@@ -67,6 +67,15 @@ class Target:
         return module.parametrizations[tensor][0]  # type: ignore[index,return-value]
 
     @property
+    def learnt(self) -> list[nn.Parameter]:
+        """The raw tensor and what its transform learns; of a tensor that is not managed, itself."""
+        module, tensor = self.sites[0]
+        if tensor in module._parameters:
+            return [module._parameters[tensor]]  # type: ignore[list-item]
+        parametrized = module.parametrizations[tensor]  # type: ignore[index,union-attr]
+        return [parametrized.original, *parametrized[0].parameters()]  # type: ignore[list-item,union-attr,operator,index]
+
+    @property
     def effective(self) -> Tensor:
         """What the network uses, without gradient: a method that trains with noise has none here."""
         module, tensor = self.sites[0]

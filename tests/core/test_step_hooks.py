@@ -59,7 +59,7 @@ def _refused(sparsifier, *optimizers, match, error=ValueError, **settings):
     assert [_picture(o) for o in real] == before
     assert sparsifier.total_steps is None
     assert sparsifier.forecast is None
-    assert sparsifier._attachment is None
+    assert sparsifier._hooks is None
 
 
 # which steps count
@@ -111,7 +111,7 @@ def test_a_loop_may_say_itself_when_a_step_begins_and_ends():
     assert all(torch.equal(one, states[1][name]) for name, one in states[0].items())
 
 
-def test_explicit_calls_need_an_attachment_without_hooks_and_the_optimizer_that_steps():
+def test_explicit_calls_need_attached_optimizers_without_hooks_and_the_optimizer_that_steps():
     model = _net()
     sparsifier = sparsify(model, STR())
     with pytest.raises(ValueError, match="no optimizer is attached"):
