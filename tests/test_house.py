@@ -44,6 +44,18 @@ def made(tmp_path):
     return tmp_path / "made"
 
 
+def test_names_of_parallel_places_are_not_repeated(house, made, monkeypatch):
+    places = ("two", "deep.two", "two.Two", "deep.two.Two")
+    monkeypatch.setitem(house.PARALLEL, "a reason", places)
+    _, details = house.figures(made)
+    assert details["module names used twice or more"] == details["class names used twice or more"] == []
+    # A third one of the name is.
+    (made / "goals" / "two.py").write_text("class Two:\n    pass\n")
+    numbers, details = house.figures(made)
+    assert details["module names used twice or more"] == ["two x3"]
+    assert numbers["class names used twice or more"] == 1
+
+
 def test_the_figures_of_a_package_are_those_counted_by_hand(house, made):
     numbers, details = house.figures(made)
     assert numbers["files"] == len(FILES)

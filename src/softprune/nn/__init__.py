@@ -20,19 +20,7 @@ _HOMES = {
     "resnet56": "softprune.nn.resnet",
 }
 
-__all__ = [
-    "FastGRNN",
-    "FastGRNNCell",
-    "FastGRNNClassifier",
-    "LowRankConv2d",
-    "LowRankLinear",
-    "fold",
-    "mobilenet_v1",
-    "resnet18",
-    "resnet20",
-    "resnet50",
-    "resnet56",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -22,21 +22,15 @@ NETWORKS: dict[str, NetworkInfo] = {
     "resnet50": NetworkInfo("softprune.nn.resnet:resnet50", (1, 3, 224, 224), "ResNet50 v1.5, 1000 classes"),
     "mobilenetv1": NetworkInfo("softprune.nn.mobilenet:mobilenet_v1", (1, 3, 224, 224), "MobileNetV1, 1000 classes"),
     "resnet18": NetworkInfo("softprune.nn.resnet:resnet18", (1, 3, 32, 32), "ResNet18, CIFAR stem, 10 classes"),
-    "digits": NetworkInfo(
-        "softprune.nn.digits:digits_cnn", (1, 1, 8, 8), "three convolutions for 8x8 digits, 10 classes"
-    ),
-    "small_cnn": NetworkInfo(
-        "softprune.nn.small:small_cnn", (1, 1, 28, 28), "four convolutions for 28x28 images, 10 classes"
-    ),
+    "digits": NetworkInfo("softprune.nn.digits:digits_cnn", (1, 1, 8, 8), "three convolutions, 8x8 digits, 10 classes"),
+    "small_cnn": NetworkInfo("softprune.nn.small:small_cnn", (1, 1, 28, 28), "four convolutions, 28x28, 10 classes"),
     "resnet20": NetworkInfo("softprune.nn.resnet:resnet20", (1, 3, 32, 32), "ResNet20 of He et al., 10 classes"),
     "resnet56": NetworkInfo("softprune.nn.resnet:resnet56", (1, 3, 32, 32), "ResNet56 of He et al., 10 classes"),
     "fastgrnn_har2": NetworkInfo(
         "softprune.nn.fastgrnn:fastgrnn_har2", (1, 128, 9), "FastGRNN with 80 units for HAR-2, 2 classes"
     ),
     "fastgrnn_google12": NetworkInfo(
-        "softprune.nn.fastgrnn:fastgrnn_google12",
-        (1, 99, 32),
-        "FastGRNN with 100 units for Google-12, 12 classes",
+        "softprune.nn.fastgrnn:fastgrnn_google12", (1, 99, 32), "FastGRNN with 100 units for Google-12, 12 classes"
     ),
 }
 
@@ -59,7 +53,7 @@ def example_shape(name: str, given: str | None = None) -> tuple[int, ...]:
 
 
 def build_on_meta(name: str) -> "nn.Module":
-    """Make a network without memory for its weights: enough to count with."""
+    """A network without memory for its weights: enough to count with."""
     import torch
 
     with torch.device("meta"):
@@ -67,11 +61,7 @@ def build_on_meta(name: str) -> "nn.Module":
 
 
 def build(name: str, args: Mapping[str, Any] | None = None) -> "nn.Module":
-    """Make a network: one of ``NETWORKS``, or what any ``package.module:factory`` returns.
-
-    Args:
-        name: of the network.
-        args: keyword arguments of its factory.
+    """A network: one of ``NETWORKS``, or what any ``package.module:factory`` returns for these keyword arguments.
 
     Example:
         >>> build("resnet20", {"num_classes": 7}).linear.out_features
@@ -96,11 +86,7 @@ def build(name: str, args: Mapping[str, Any] | None = None) -> "nn.Module":
 
 
 def load_factory(path: str) -> Callable[..., Any]:
-    """The callable that ``package.module:factory`` names.
-
-    Raises:
-        ValueError: if there is no such module or no such callable in it.
-    """
+    """The callable that ``package.module:factory`` names."""
     module_name, _, factory_name = path.partition(":")
     if not (module_name and factory_name):
         raise ValueError(f"{path!r} is not of the form package.module:factory")

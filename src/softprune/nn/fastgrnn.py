@@ -86,15 +86,6 @@ class FastGRNN(nn.Module):
 
     On a CPU in float32 all steps run in one compiled operator, otherwise in a loop.
 
-    Args:
-        input_size: features of an input.
-        hidden_size: size of the state.
-        rank_w: rank of W.
-        rank_u: rank of U.
-        learned: whether the ranks are learnt.
-        gate: non-linearity of the gate.
-        update: non-linearity of the update.
-
     >>> states, last = FastGRNN(9, 80, rank_u=8)(torch.zeros(2, 128, 9))
     >>> states.shape, last.shape
     (torch.Size([2, 128, 80]), torch.Size([2, 80]))
@@ -117,14 +108,9 @@ class FastGRNN(nn.Module):
         )
 
     def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """All states and the last one.
+        """Inputs [n, steps, input_size] to all states [n, steps, hidden_size] and the last one [n, hidden_size].
 
-        Args:
-            x: inputs [n, steps, input_size].
-            h: the state before, [n, hidden_size]; zeros by default.
-
-        Returns:
-            States [n, steps, hidden_size] and the last of them [n, hidden_size].
+        `h` is the state before the first step, [n, hidden_size]; zeros by default.
         """
         cell = self.cell
         return fastgrnn(
@@ -134,34 +120,21 @@ class FastGRNN(nn.Module):
 
 
 def _matrix(inputs: int, outputs: int, rank: int | None, *, learned: bool) -> nn.Linear | LowRankLinear:
-    layer: nn.Linear | LowRankLinear
     if rank is None and not learned:
-        layer = nn.Linear(inputs, outputs, bias=False)
-        nn.init.normal_(layer.weight, std=0.1)
-        return layer
+        dense = nn.Linear(inputs, outputs, bias=False)
+        nn.init.normal_(dense.weight, std=0.1)
+        return dense
     layer = LowRankLinear(inputs, outputs, rank=rank, bias=False, learned=learned)
-    nn.init.normal_(layer.up, std=0.1)
-    nn.init.normal_(layer.down, std=0.1)
+    for factor in (layer.up, layer.down):
+        nn.init.normal_(factor, std=0.1)
     return layer
-
-
-# Classifiers of sequences: FastGRNN and a linear layer on its last state.
 
 
 class FastGRNNClassifier(nn.Module):
     """FastGRNN, then a linear layer on the last state; both start as in EdgeML (classifier normal with deviation 1).
 
-    Args:
-        input_size: features of an input.
-        hidden_size: size of the state.
-        classes: how many there are.
-        rank_w: rank of W; None for full rank.
-        rank_u: rank of U; None for full rank.
-        learned: whether the ranks are learnt.
-        gate: non-linearity of the gate.
-        update: non-linearity of the update.
+    Arguments as of `FastGRNNCell`, and the number of classes.
 
-    >>> import torch
     >>> FastGRNNClassifier(9, 80, classes=2, rank_w=9, rank_u=8)(torch.zeros(3, 128, 9)).shape
     torch.Size([3, 2])
     """

@@ -35,15 +35,7 @@ class LowRankLinear(nn.Module):
     (m, up, down) and (m / c, c up, down) are the same layer, so decay on m alone shrinks m and lets up grow, until a
     threshold on m bites. Decay the factors as well, or call `normalise_` from time to time, if ranks fall too fast.
 
-    Args:
-        in_features: size of an input.
-        out_features: size of an output.
-        rank: columns of ``up``, 1 to min(in, out); that maximum by default.
-        bias: whether b is added.
-        learned: whether there is an m.
-
-    Raises:
-        ValueError: for a rank out of range.
+    The rank is the number of columns of ``up``, 1 to min(in, out); that maximum by default.
 
     >>> layer = LowRankLinear(8, 6, rank=2, learned=True)
     >>> layer(torch.zeros(3, 8)).shape, layer.weight.shape, layer.m.shape
@@ -81,11 +73,11 @@ class LowRankLinear(nn.Module):
         return up @ self.down
 
     def stored_weights(self, rank: int) -> int:
-        """Weights of the matrix once it has this rank, as `fold` stores it; one direction stays at least."""
+        """Weights of the matrix at this rank, at least 1, as `fold` stores it."""
         return stored_weights(self.in_features, self.out_features, rank=max(1, rank))
 
     def stored_params(self, rank: int) -> int:
-        """The same with the bias."""
+        """`stored_weights` and the bias."""
         return self.stored_weights(rank) + (0 if self.bias is None else self.out_features)
 
     def reset_parameters(self) -> None:
@@ -103,13 +95,7 @@ class LowRankLinear(nn.Module):
 
     @torch.no_grad()
     def normalise_(self) -> LowRankLinear:
-        """Give every column of ``up`` and row of ``down`` length one and m the rest: the same matrix.
-
-        A column or row of zeros stays as it is.
-
-        Raises:
-            ValueError: if there is no m to take the lengths.
-        """
+        """Give every column of ``up`` and row of ``down``, but those of zeros, length one, and their lengths to m."""
         if self.m is None:
             raise ValueError("lengths go into m: make the layer with learned=True")
         up, down = self.up.norm(dim=0), self.down.norm(dim=1)
@@ -121,10 +107,9 @@ class LowRankLinear(nn.Module):
 
     @torch.no_grad()
     def folded(self) -> nn.Linear | LowRankLinear:
-        """The layer without m and without the directions that m has made zero; this one stays as it is.
+        """A new layer without m and without the directions that m has made zero; of none left one zero is kept.
 
-        Returns:
-            Factors, or one matrix if that takes no more weights. If m is all zero, one direction of zeros is kept.
+        It has factors, or one matrix if that takes no more weights.
 
         >>> layer = LowRankLinear(8, 8, learned=True)
         >>> _ = layer.m.data.copy_(torch.tensor([2.0, 0, 0, 0.5, 0, 0, 0, 0]))
@@ -152,9 +137,6 @@ class LowRankLinear(nn.Module):
             rank: directions to keep, the largest first; all by default.
             learned: keep the singular values as m; otherwise each factor gets their roots.
 
-        Raises:
-            ValueError: for another layer, or a rank out of range.
-
         >>> dense = nn.Linear(5, 4)
         >>> thin = LowRankLinear.from_dense(dense)
         >>> torch.allclose(thin.weight, dense.weight, atol=1e-5), bool((thin.m[:-1] >= thin.m[1:]).all())
@@ -176,11 +158,7 @@ class LowRankLinear(nn.Module):
 
 
 class LowRankConv2d(nn.Module):
-    """A 1 x 1 convolution with a matrix of low rank.
-
-    Args:
-        linear: what is done to the channels of every pixel.
-        stride: between the pixels that are taken.
+    """A 1 x 1 convolution with a matrix of low rank: `linear` on the channels of every pixel that the stride takes.
 
     >>> conv = LowRankConv2d(LowRankLinear(8, 6, rank=2))
     >>> conv(torch.zeros(3, 8, 5, 5)).shape
@@ -244,21 +222,11 @@ def _from_matrix(weight: Tensor, bias: Tensor | None, rank: int | None, *, learn
     return layer
 
 
-# Making layers of low rank as small as they can be stored.
-
-
 @torch.no_grad()
 def fold(model: nn.Module) -> nn.Module:
     """A copy of a model with every layer of low rank folded; nothing else changes.
 
-    `bake` does so by itself for layers whose ranks were learnt. A layer whose tensors a Sparsifier still manages is
-    refused.
-
-    Args:
-        model: any module; left as it is.
-
-    Raises:
-        ValueError: if a layer of low rank is parametrized.
+    `bake` does so by itself for layers whose ranks were learnt. A layer that a Sparsifier still manages is refused.
 
     >>> model = nn.Sequential(LowRankLinear(4, 4), nn.ReLU())
     >>> fold(model)[0]

@@ -19,10 +19,11 @@ class MobileNetV1(nn.Module):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        layers = [_first(32)]
         channels = 32
+        layers = [nn.Sequential(*_convolution(3, channels, kernel=3, stride=2))]
         for outputs, stride in _BLOCKS:
-            layers.append(_block(channels, outputs, stride))
+            depthwise = _convolution(channels, channels, kernel=3, stride=stride, groups=channels)
+            layers.append(nn.Sequential(*depthwise, *_convolution(channels, outputs, kernel=1)))
             channels = outputs
         self.model = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
@@ -35,23 +36,9 @@ class MobileNetV1(nn.Module):
         return self.fc(self.avgpool(self.model(x))).flatten(1)
 
 
-def _first(outputs: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(3, outputs, 3, stride=2, padding=1, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
-    )
-
-
-def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, inputs, 3, stride=stride, padding=1, groups=inputs, bias=False),
-        nn.BatchNorm2d(inputs),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(inputs, outputs, 1, bias=False),
-        nn.BatchNorm2d(outputs),
-        nn.ReLU(inplace=True),
-    )
+def _convolution(inputs: int, outputs: int, *, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
+    return [conv, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
 
 
 def mobilenet_v1(num_classes: int = 1000) -> MobileNetV1:

@@ -10,8 +10,6 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# ResNet50 (v1.5) and ResNet18 as the paper counts them: every weight is a bias-free convolution.
-
 
 def _conv(inputs: int, outputs: int, *, kernel: int, stride: int = 1) -> nn.Conv2d:
     conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
@@ -157,9 +155,9 @@ class CifarResNet(nn.Module):
         n = depth // 6
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = _resnet_cifar_stage(n, 16, 16, stride=1)
-        self.layer2 = _resnet_cifar_stage(n, 16, 32, stride=2)
-        self.layer3 = _resnet_cifar_stage(n, 32, 64, stride=2)
+        self.layer1 = _cifar_stage(n, 16, 16, stride=1)
+        self.layer2 = _cifar_stage(n, 16, 32, stride=2)
+        self.layer3 = _cifar_stage(n, 32, 64, stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.linear = nn.Linear(64, num_classes)
         for module in self.modules():
@@ -173,7 +171,7 @@ class CifarResNet(nn.Module):
         return self.linear(self.avgpool(x).flatten(1))
 
 
-def _resnet_cifar_stage(depth: int, inputs: int, outputs: int, *, stride: int) -> nn.Sequential:
+def _cifar_stage(depth: int, inputs: int, outputs: int, *, stride: int) -> nn.Sequential:
     first = _Block(inputs, outputs, stride=stride)
     return nn.Sequential(first, *(_Block(outputs, outputs, stride=1) for _ in range(depth - 1)))
 

@@ -6,12 +6,12 @@ from torch import nn
 def small_cnn(num_classes: int = 10) -> nn.Module:
     """Four convolutions with batch norm and two linear layers: 261,392 weights and 3,926,912 multiply-adds."""
     return nn.Sequential(
-        *_block(1, 16),
+        *conv_block(1, 16),
         nn.MaxPool2d(2),
-        *_block(16, 32),
+        *conv_block(16, 32),
         nn.MaxPool2d(2),
-        *_block(32, 64),
-        *_block(64, 64),
+        *conv_block(32, 64),
+        *conv_block(64, 64),
         nn.Flatten(),
         nn.Linear(64 * 7 * 7, 64),
         nn.ReLU(),
@@ -19,5 +19,6 @@ def small_cnn(num_classes: int = 10) -> nn.Module:
     )
 
 
-def _block(inputs: int, outputs: int) -> list[nn.Module]:
+def conv_block(inputs: int, outputs: int) -> list[nn.Module]:
+    """A 3x3 convolution with padding, batch norm and ReLU."""
     return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]

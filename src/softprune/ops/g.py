@@ -122,17 +122,11 @@ class Softplus(G):
 
 @dataclass(frozen=True)
 class Custom(G):
-    """Your own g: ``g(s) = k * f(s)`` with ``f_inverse(f(s)) = s``.
+    """Your own g: ``g(s) = k * f(s)`` with ``f_inverse(f(s)) = s``, both elementwise functions of torch.
 
-    The paper's properties are checked where the function will be used: on ``[s_low, s_high]`` f must be
-    finite, not negative and non-decreasing, its derivative finite, and f_inverse must undo f.
-    Both functions must be importable (no lambda) if the model is to be pickled.
-
-    Args:
-        f: elementwise torch function from s to the threshold.
-        f_inverse: its inverse.
-        s_low: least s that will be used.
-        s_high: greatest s that will be used; the paper keeps s below 0.
+    The paper's properties are checked on ``[s_low, s_high]``, where s will lie (the paper keeps it below 0): f must be
+    finite, positive and rising, its derivative finite, and f_inverse must undo f. Both functions must be importable
+    (no lambda) if the model is to be pickled.
     """
 
     f: Callable[[Tensor], Tensor] = torch.sigmoid
@@ -156,11 +150,7 @@ class Custom(G):
 def check_properties(
     f: Callable[[Tensor], Tensor], f_inverse: Callable[[Tensor], Tensor], s_low: float, s_high: float
 ) -> None:
-    """Refuse a function that lacks the paper's three properties on [s_low, s_high], naming the first one.
-
-    Raises:
-        ValueError: with the property that fails and the s where it fails.
-    """
+    """Raise if f lacks one of the paper's three properties on [s_low, s_high], naming it and the s where it fails."""
     with torch.enable_grad():
         s = torch.linspace(s_low, s_high, 1001, dtype=torch.float64, requires_grad=True)
         alpha = f(s)

@@ -34,9 +34,8 @@ NUMBERS = (torch.float32, torch.float64)
 class Backward:
     """How much of the gradient a pruned weight receives.
 
-    Args:
-        leak: 0 is the paper's masked gradient, 1 all of it.
-        until: the fraction of the training over which the leak falls to 0 in a straight line; None leaves it as it is.
+    `leak` is 0 for the paper's masked gradient, 1 for all of it. Over the fraction `until` of the training it falls to
+    0 in a straight line; None leaves it as it is.
     """
 
     leak: float = 0.0
@@ -77,8 +76,7 @@ def soft_threshold(
             one per weight. At least float32 is used for it whatever its dtype.
         g: threshold function; the paper's sigmoid by default.
         backward: `masked` (the paper), `straight_through`, or `Backward(fraction)`.
-        leak: in place of the fraction in `backward`, where it changes during the training: a tensor of one element, so
-            that nothing is compiled anew.
+        leak: in place of the fraction in `backward`: a tensor of one element, so that a change compiles nothing anew.
 
     Returns:
         A tensor like w. Weights with ``|w| <= g(s)`` are exactly 0.
@@ -93,11 +91,7 @@ def soft_threshold(
 
 
 def shrink(w: Tensor, alpha: Tensor, *, backward: Backward = masked, leak: Tensor | None = None) -> Tensor:
-    """The same operator for a threshold that is given: ``sign(w) * relu(|w| - alpha)``, alpha >= 0.
-
-    Raises:
-        ValueError: if alpha does not broadcast to the shape of w.
-    """
+    """The same operator for a given threshold: ``sign(w) * relu(|w| - alpha)``, where alpha >= 0 broadcasts to w."""
     return _shrink(w, alpha, backward.leak if leak is None else leak, flat_at_zero=False)
 
 
@@ -228,19 +222,11 @@ def _flat_pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
     return a.as_strided((a.numel(),), (1,)), b.as_strided((b.numel(),), (1,))
 
 
-# An operator between the soft and the hard threshold.
-
-
 def power_shrink(w: Tensor, alpha: Tensor, power: float, *, backward: Backward = masked) -> Tensor:
-    """``sign(w) * (|w|^p - alpha^p)^(1/p)`` above alpha, else 0; with p = 1 the soft threshold.
+    """Between soft and hard: ``sign(w) * (|w|^p - alpha^p)^(1/p)`` above alpha, else 0; p = 1 is the soft threshold.
 
-    The derivative is that of the identity for weights that live, and `backward.leak` of it for the others.
-
-    Args:
-        w: weights of any shape.
-        alpha: the threshold, 0 or more; with 0 the operator is the identity.
-        power: p, at least 1.
-        backward: how much of the gradient pruned weights receive.
+    The derivative is that of the identity for weights that live, and `backward.leak` of it for the others. With alpha 0
+    the operator is the identity.
 
     >>> power_shrink(torch.tensor([-2.0, 0.5]), torch.tensor([1.0]), 3.0)
     tensor([-1.9129,  0.0000])

@@ -197,12 +197,12 @@ def test_autocast_leaves_the_recurrence_in_float32():
 
 
 def test_the_compiled_operator_is_found_and_one_of_another_version_is_refused(compiled, monkeypatch):
-    assert isinstance(compiled, library.Library) and library.is_there()
+    assert isinstance(compiled, library.RecurrenceLibrary) and library.is_there()
     library.library.cache_clear()
-    assert isinstance(library.library(), library.Library)
+    assert isinstance(library.library(), library.RecurrenceLibrary)
     monkeypatch.setattr(library, "ABI", library.ABI + 1)
     with pytest.raises(OSError, match="does not fit this package"):
-        library.Library(library.RECURRENCE.file)
+        library.RecurrenceLibrary(library.RECURRENCE.file)
 
 
 def test_forward_mode_takes_the_loop():

@@ -12,9 +12,6 @@ from torch.autograd import forward_ad
 
 from softprune.ops.recurrence.fused import fused, is_there
 
-# The non-linearities that gates and updates of a recurrence may have.
-
-
 Curve: TypeAlias = Literal["sigmoid", "tanh", "relu", "quant_tanh", "quant_sigm", "quant_sigm4"]
 
 # In the order of the kernels' own list. The piecewise linear ones suit integer arithmetic.
@@ -29,22 +26,14 @@ CURVES: Mapping[Curve, Callable[[Tensor], Tensor]] = {
 
 
 def check_curve(name: str, of: str) -> None:
-    """Refuse a name that is none.
-
-    Args:
-        name: of the curve.
-        of: what it is for, in the message.
-    """
+    """Raise for an unknown non-linearity; `of` says what it is for."""
     if name not in CURVES:
         raise ValueError(f"the non-linearity of the {of} is one of {', '.join(CURVES)}; got {name!r}")
 
 
 def number(name: Curve) -> int:
-    """What the kernels call it."""
+    """The number of a non-linearity in the kernels."""
     return list(CURVES).index(name)
-
-
-# FastGRNN as plain torch operations, one step after the other: what the fused operator is tested against.
 
 
 def fastgrnn_step(
@@ -59,23 +48,10 @@ def fastgrnn_step(
     gate: Curve = "sigmoid",
     update: Curve = "tanh",
 ) -> Tensor:
-    """One step: ``pre = projected + U h``, ``h' = z * h + (zeta (1 - z) + nu) * c``.
+    """One step, from the state h [n, hidden] to the next; arguments as `fastgrnn`, with projected = W x [n, hidden].
 
-    Here ``z = gate(pre + gate_bias)`` and ``c = update(pre + update_bias)``.
-
-    Args:
-        projected: W x, [n, hidden].
-        h: the state before, [n, hidden].
-        u: [hidden, hidden].
-        gate_bias: [hidden].
-        update_bias: [hidden].
-        zeta: one number in (0, 1).
-        nu: one number in (0, 1).
-        gate: non-linearity of the gate.
-        update: non-linearity of the update.
-
-    Returns:
-        The state after, [n, hidden].
+    ``pre = projected + U h``, ``h' = z * h + (zeta (1 - z) + nu) * c`` with ``z = gate(pre + gate_bias)`` and
+    ``c = update(pre + update_bias)``.
     """
     pre = projected + F.linear(h, u)
     z = CURVES[gate](pre + gate_bias)
@@ -96,7 +72,10 @@ def fastgrnn_loop(
     gate: Curve = "sigmoid",
     update: Curve = "tanh",
 ) -> tuple[Tensor, Tensor]:
-    """A whole sequence, step by step, on any device and in any precision; arguments as `fastgrnn`."""
+    """A whole sequence in plain torch operations, on any device, in any precision: the reference of the fused operator.
+
+    Arguments and result as `fastgrnn`.
+    """
     projected = F.linear(x, w)
     h = projected.new_zeros(x.shape[0], u.shape[0]) if start is None else start
     states = []
@@ -107,9 +86,6 @@ def fastgrnn_loop(
         )  # fmt: skip
         states.append(h)
     return torch.stack(states, 1), h
-
-
-# FastGRNN over a whole sequence, by the fastest way there is.
 
 
 def fastgrnn(
@@ -148,9 +124,6 @@ def fastgrnn(
 
     Returns:
         All states [n, steps, hidden] and the last one [n, hidden].
-
-    Raises:
-        ValueError: if shapes do not fit, or there is no such non-linearity.
 
     >>> w, u, b = torch.ones(2, 3), torch.zeros(2, 2), torch.zeros(2)
     >>> states, last = fastgrnn(

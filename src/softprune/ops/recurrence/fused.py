@@ -21,12 +21,10 @@ from torch import Tensor
 from softprune._native.compilation import RECURRENCE
 
 # The compiled recurrences, loaded with ctypes.
-
-
 ABI = 2
 
 
-class Call(c.Structure):
+class RecurrenceCall(c.Structure):
     """One run over a batch of sequences; the layout of ``Call`` in kernels/abi.h, which describes the fields."""
 
     _fields_ = (
@@ -39,53 +37,49 @@ class Call(c.Structure):
     )
 
 
-class Library:
+class RecurrenceLibrary:
     """The functions of the shared library with their types.
 
-    Args:
-        path: the file.
-
     Raises:
-        OSError: if it cannot be loaded or is of another version.
+        OSError: if the file cannot be loaded or is of another version.
     """
 
-    line = 16
-    """Rows of the sums are padded to a multiple of it."""
+    line = 16  # rows of the sums are padded to a multiple of it
 
     def __init__(self, path: Path) -> None:
         functions: Any = c.CDLL(str(path))
         functions.spr_abi.restype = c.c_int32
         functions.spr_record_size.restype = c.c_int64
         functions.spr_level.restype = c.c_char_p
-        if functions.spr_abi() != ABI or functions.spr_record_size() != c.sizeof(Call):
+        if functions.spr_abi() != ABI or functions.spr_record_size() != c.sizeof(RecurrenceCall):
             raise OSError(f"{path} does not fit this package: python -m softprune._native.compilation makes it again")
         for run in (functions.spr_forward, functions.spr_backward):
-            run.restype, run.argtypes = None, [c.POINTER(Call), c.c_int64]
+            run.restype, run.argtypes = None, [c.POINTER(RecurrenceCall), c.c_int64]
         self.level: str = functions.spr_level().decode()
         self._functions = functions
 
-    def forward(self, call: Call, *, threads: int) -> None:
+    def forward(self, call: RecurrenceCall, *, threads: int) -> None:
         """Fill ``states`` and ``sums``."""
         self._functions.spr_forward(c.byref(call), threads)
 
-    def backward(self, call: Call, *, threads: int) -> None:
+    def backward(self, call: RecurrenceCall, *, threads: int) -> None:
         """Fill the gradients."""
         self._functions.spr_backward(c.byref(call), threads)
 
 
 @cache
-def library() -> Library | None:
+def library() -> RecurrenceLibrary | None:
     """The compiled recurrences of this installation; None if there are none or SOFTPRUNE_KERNELS is "none"."""
     if os.environ.get("SOFTPRUNE_KERNELS") == "none":
         return None
     try:
-        return Library(RECURRENCE.file) if RECURRENCE.file.is_file() else None
+        return RecurrenceLibrary(RECURRENCE.file) if RECURRENCE.file.is_file() else None
     except OSError:
         return None  # built for another system: the loop runs instead
 
 
 def is_there() -> bool:
-    """Whether `library` has something to give; a constant to the compiler of torch."""
+    """Whether there is a library; a constant to the compiler of torch."""
     return library() is not None
 
 
@@ -119,9 +113,6 @@ class _Lent(np.ndarray[Any, np.dtype[np.float32]]):
 def room(*shape: int) -> Tensor:
     """A tensor of float32 that is not filled; its memory is used again once nobody needs the tensor.
 
-    Args:
-        shape: of the tensor.
-
     >>> room(2, 3).shape
     torch.Size([2, 3])
     """
@@ -144,24 +135,24 @@ def _array(count: int) -> Array:
     return made[first : first + count]
 
 
-def _library() -> Library:
+def _library() -> RecurrenceLibrary:
     found = library()
     if found is None:
         raise RuntimeError("the recurrences are not compiled: python -m softprune._native.compilation makes them")
     return found
 
 
-def _call(x: Tensor, hidden: int, scales: Tensor, gate: int, update: int, **tensors: Tensor | None) -> Call:
+def _call(x: Tensor, hidden: int, scales: Tensor, gate: int, update: int, **tensors: Tensor | None) -> RecurrenceCall:
     """The record of a call; what it points to must outlive it."""
     samples, steps, features = x.shape
     zeta, nu = scales.tolist()
     addresses = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None}
-    return Call(samples, steps, features, hidden, gate, update, zeta, nu, x=x.data_ptr(), **addresses)
+    return RecurrenceCall(samples, steps, features, hidden, gate, update, zeta, nu, x=x.data_ptr(), **addresses)
 
 
 def _size_of_sums(x: Tensor, hidden: int, *, keep: bool) -> int:
     """Room for the sums before the non-linearities, in an order that only the kernels know."""
-    return x.shape[0] * x.shape[1] * (-hidden // Library.line * -Library.line) if keep else 0
+    return x.shape[0] * x.shape[1] * (-hidden // RecurrenceLibrary.line * -RecurrenceLibrary.line) if keep else 0
 
 
 @torch.library.custom_op("softprune::fastgrnn", mutates_args=(), device_types="cpu")
@@ -177,18 +168,10 @@ def fused(
     *,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All states, the last one, and what backward needs besides.
+    """All states, the last one, and the sums that backward needs, empty unless `keep`. All tensors are float32.
 
-    Args:
-        x: inputs [n, steps, features], float32 like all others.
-        w: [hidden, features].
-        u: [hidden, hidden].
-        biases: [2, hidden], of the gate and of the update.
-        scales: [2], zeta and nu.
-        start: [n, hidden], or None for zeros.
-        gate: number of the gate's non-linearity.
-        update: number of the update's non-linearity.
-        keep: whether there will be a backward.
+    As `fastgrnn`, with `biases` [2, hidden] of gate and update, `scales` [2] zeta and nu, and the numbers of the
+    non-linearities.
     """
     x, w, u, biases = (tensor.contiguous() for tensor in (x, w, u, biases))
     start = None if start is None else start.contiguous()
@@ -306,5 +289,5 @@ def _backward(ctx: Any, grad_states: Tensor | None, grad_last: Tensor | None, _:
 
 fused.register_autograd(_backward, setup_context=_setup)
 
+# What a dispatch mode sees; its first arguments are x, w and u.
 OPERATOR = torch.ops.softprune.fastgrnn
-"""What a dispatch mode sees; its first arguments are x, w and u."""
