@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from softprune.reporting.charts import Axis, Chart
@@ -21,21 +21,13 @@ _SLANT = 0.72  # sine of the angle of slanted labels
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values to pixels.
-
-    Args:
-        low: the value at ``start``.
-        high: the value at ``end``.
-        log: logarithmic; both ends are positive then.
-        start: pixel.
-        end: pixel; before ``start`` on an axis that goes up.
-    """
+    """Maps the values from ``low`` to ``high`` to the pixels from ``start`` to ``end``."""
 
     low: float
     high: float
-    log: bool
+    log: bool  # both ends are positive then
     start: float
-    end: float
+    end: float  # smaller than start on an axis that goes up
 
     def __call__(self, value: float) -> float:
         """The pixel of a value; NaN where it cannot be drawn."""
@@ -51,13 +43,7 @@ class Scale:
 
 
 def fitted(axis: Axis, values: Iterable[float], *, zero: bool = False) -> tuple[float, float]:
-    """The range of an axis: as given, and else around the values.
-
-    Args:
-        axis: with ends that are given or not.
-        values: all that is to be seen.
-        zero: whether 0 must be seen, as under bars.
-    """
+    """The range of an axis: as given, else around the values, and 0 where that must be seen, as under bars."""
     log = axis.scale == "log"
     if axis.categories:
         return -0.5, len(axis.categories) - 0.5
@@ -85,25 +71,18 @@ def _padded(low: float, high: float) -> tuple[float, float]:
     return max(low - room, -1e300), min(high + room, 1e300)
 
 
-def ticks(axis: Axis, scale: Scale, *, count: int) -> list[tuple[float, str]]:
-    """Round values inside the range, about ``count`` of them, with their labels."""
+def ticks(axis: Axis, scale: Scale, *, count: int, whole: bool = False) -> list[tuple[float, str]]:
+    """Round values inside the range, about ``count`` of them, with their labels; ``whole``: epochs have no halves."""
     if scale.log:
         values = _decades(scale.low, scale.high, count=count)
         return [(value, short(value, percent=axis.percent)) for value in values]
-    step = _step((scale.high - scale.low) / max(count, 1))
+    step = max(1.0 if whole else 0.0, _step((scale.high - scale.low) / max(count, 1)))
     if not math.isfinite(step) or step <= 0:
         return []
     first, last = math.ceil(scale.low / step - 1e-9), math.floor(scale.high / step + 1e-9)
     if last - first > 4 * count:
         return []
     return [(k * step, _label(k * step, step, percent=axis.percent)) for k in range(first, last + 1)]
-
-
-def whole_ticks(scale: Scale, *, count: int) -> list[tuple[float, str]]:
-    """As :func:`ticks`, of whole numbers alone: epochs and steps have no halves."""
-    step = max(1.0, _step((scale.high - scale.low) / max(count, 1)))
-    first, last = math.ceil(scale.low / step - 1e-9), math.floor(scale.high / step + 1e-9)
-    return [(k * step, _label(k * step, step, percent=False)) for k in range(first, min(last, first + 100) + 1)]
 
 
 def _step(rough: float) -> float:
@@ -148,83 +127,49 @@ def short(value: float, *, percent: bool = False) -> str:
     return f"{value:.6g}"
 
 
-def spread_out(number: int, *, room: int) -> Sequence[int]:
-    """The places of names to write where there is room for some: every second, third, ..., the first always."""
-    return range(0, number, max(1, math.ceil(number / max(room, 1))))
-
-
 @dataclass(frozen=True)
 class Frame:
-    """Where a chart is drawn.
+    """Where a chart is drawn."""
 
-    Args:
-        width: of the whole picture.
-        height: of the whole picture.
-        x: the horizontal scale.
-        y: the vertical scale.
-        x_ticks: values and labels.
-        y_ticks: values and labels.
-        slanted: whether the labels below are.
-    """
-
-    width: int
+    width: int  # of the whole picture
     height: int
     x: Scale
     y: Scale
-    x_ticks: Sequence[tuple[float, str]]
+    x_ticks: Sequence[tuple[float, str]]  # values and labels
     y_ticks: Sequence[tuple[float, str]]
-    slanted: bool
+    slanted: bool  # whether the labels below are
 
 
 def framed(chart: Chart, width: int, height: int) -> Frame:
     """Fit scales and labels of a chart into a picture of this size."""
     x_low, x_high = fitted(chart.x, (v for s in chart.series for v in s.x))
-    bars = any(s.mark == "bars" for s in chart.series)
-    y_low, y_high = fitted(chart.y, _reach(chart), zero=bars)
-    y_probe = Scale(y_low, y_high, chart.y.scale == "log", height - 60, 14)
-    y_ticks = ticks(chart.y, y_probe, count=max(3, height // 48))
+    heights = [v for s in chart.series for v in s.y]
+    for s in chart.series:  # the ends of error bars are to be seen too
+        heights += [end for y, spread in zip(s.y, s.spread, strict=False) for end in (y - spread, y + spread)]
+    y_low, y_high = fitted(chart.y, heights, zero=any(s.mark == "bars" for s in chart.series))
+    y = Scale(y_low, y_high, chart.y.scale == "log", height - 60, 14)
+    y_ticks = ticks(chart.y, y, count=max(3, height // 48))
     left = 33 + _CHARACTER * max((len(label) for _, label in y_ticks), default=1)
-    x_probe = Scale(x_low, x_high, chart.x.scale == "log", left, width - 14)
-    x_ticks, slanted = _below(chart.x, x_probe, chart)
+    x = Scale(x_low, x_high, chart.x.scale == "log", left, width - 14)
+    x_ticks, slanted = _below(x, chart)
     tallest = max((len(label) for _, label in x_ticks), default=0) * _CHARACTER * _SLANT
     bottom = 40 + (min(tallest + 8, height * 0.42) if slanted else 10)
-    return Frame(
-        width=width,
-        height=height,
-        x=x_probe,
-        y=Scale(y_low, y_high, chart.y.scale == "log", height - bottom, 14),
-        x_ticks=x_ticks,
-        y_ticks=y_ticks,
-        slanted=slanted,
-    )
+    return Frame(width, height, x, replace(y, start=height - bottom), x_ticks, y_ticks, slanted)
 
 
-def _reach(chart: Chart) -> list[float]:
-    """All heights that are to be seen, ends of error bars included."""
-    values = [v for s in chart.series for v in s.y]
-    for series in chart.series:
-        for y, spread in zip(series.y, series.spread, strict=False):
-            values += [y - spread, y + spread]
-    return values
-
-
-def _below(axis: Axis, scale: Scale, chart: Chart) -> tuple[list[tuple[float, str]], bool]:
-    length = scale.end - scale.start
+def _below(scale: Scale, chart: Chart) -> tuple[list[tuple[float, str]], bool]:
+    """Ticks and labels below a chart, and whether the labels are slanted."""
+    axis, length = chart.x, scale.end - scale.start
     if not axis.categories:
-        whole = axis.scale == "linear" and not axis.percent and _all_whole(chart)
-        count = max(2, int(length / 90))
-        return (whole_ticks(scale, count=count) if whole else ticks(axis, scale, count=count)), False
+        whole = not axis.percent and all(float(v).is_integer() for s in chart.series for v in s.x if abs(v) < 1e15)
+        return ticks(axis, scale, count=max(2, int(length / 90)), whole=whole), False
     names = short_names(axis.categories)
-    if max(map(len, names)) * _CHARACTER + 8 <= length / len(names):
-        return [(float(at), name) for at, name in enumerate(names)], False
+    slanted = max(map(len, names)) * _CHARACTER + 8 > length / len(names)
     # As close as slanted lines of text can be; names of which some are left out anyway have more room.
     closest, loose = int(length / 15), int(length / 30)
-    chosen = spread_out(len(names), room=closest if len(names) <= closest else loose)
-    return [(float(at), names[at]) for at in chosen], True
-
-
-def _all_whole(chart: Chart) -> bool:
-    return all(float(v).is_integer() for s in chart.series for v in s.x if abs(v) < 1e15)
+    room = max(closest if len(names) <= closest else loose, 1)
+    every = max(1, math.ceil(len(names) / room)) if slanted else 1
+    return [(float(at), names[at]) for at in range(0, len(names), every)], slanted
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -244,25 +189,18 @@ def draw(frame: Frame, chart: Chart) -> list[str]:
         parts.append(f'<path class="rule" d="M{left},{at}H{right}"/>')
         parts.append(f'<text class="tick end" x="{pixel(frame.x.start - 7)}" y="{at}" dy="4">{escape(label)}</text>')
     for value, label in frame.x_ticks:
-        parts += _tick_below(frame, pixel(frame.x(value)), label)
+        at = pixel(frame.x(value))
+        place = f'class="tick mid" x="{at}" y="{pixel(frame.y.start + 18)}"'
+        if frame.slanted:
+            turned = f'transform="translate({at},{pixel(frame.y.start + 10)}) rotate(-46)"'
+            place = f'class="tick end" dx="2" dy="5" {turned}'
+        parts.append(f'<path class="axis" d="M{at},{bottom}v4"/><text {place}>{escape(label)}</text>')
     parts.append(f'<path class="axis" d="M{left},{top}V{bottom}H{right}"/>')
-    middle = pixel((frame.y.start + frame.y.end) / 2)
-    parts.append(
-        f'<text class="title mid" transform="translate(13,{middle}) rotate(-90)">{escape(chart.y.label)}</text>'
-    )
-    centre = pixel((frame.x.start + frame.x.end) / 2)
-    parts.append(f'<text class="title mid" x="{centre}" y="{frame.height - 6}">{escape(chart.x.label)}</text>')
-    parts.append("</g>")
+    middle, centre = (pixel((scale.start + scale.end) / 2) for scale in (frame.y, frame.x))
+    turned = f'transform="translate(13,{middle}) rotate(-90)"'
+    parts.append(f'<text class="title mid" {turned}>{escape(chart.y.label)}</text>')
+    parts.append(f'<text class="title mid" x="{centre}" y="{frame.height - 6}">{escape(chart.x.label)}</text></g>')
     return parts
-
-
-def _tick_below(frame: Frame, at: str, label: str) -> list[str]:
-    bottom = frame.y.start
-    mark = f'<path class="axis" d="M{at},{pixel(bottom)}v4"/>'
-    if frame.slanted:
-        where = f'transform="translate({at},{pixel(bottom + 10)}) rotate(-46)"'
-        return [mark, f'<text class="tick end" dx="2" dy="5" {where}>{escape(label)}</text>']
-    return [mark, f'<text class="tick mid" x="{at}" y="{pixel(bottom + 18)}">{escape(label)}</text>']
 
 
 def pixel(value: float) -> str:

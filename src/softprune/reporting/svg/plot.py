@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 
 from softprune.reporting.charts import Chart, Series
 from softprune.reporting.svg.axes import Frame, draw, framed, pixel, short
@@ -58,9 +59,7 @@ def styles(series: Sequence[Series]) -> list[SeriesStyle]:
 
 
 def _colour(place: int, groups: int) -> str:
-    if groups <= COLOURS:
-        return f"c{place}"
-    return f"r{round(place * (RAMP - 1) / (groups - 1))}"
+    return f"c{place}" if groups <= COLOURS else f"r{round(place * (RAMP - 1) / (groups - 1))}"
 
 
 # The geometry of a series: lines with gaps, steps, bars, markers and error bars as SVG path data.
@@ -70,15 +69,9 @@ Point = tuple[float, float]
 
 def pieces(points: Iterable[Point]) -> Iterator[list[Point]]:
     """The runs of neighbours that can be drawn; whatever is NaN is a gap between them."""
-    piece: list[Point] = []
-    for x, y in points:
-        if math.isfinite(x) and math.isfinite(y):
-            piece.append((x, y))
-        elif piece:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
+    for seen, piece in groupby(points, key=lambda point: math.isfinite(point[0]) and math.isfinite(point[1])):
+        if seen:
+            yield list(piece)
 
 
 def thinned(piece: Sequence[Point]) -> Sequence[Point]:
@@ -86,21 +79,12 @@ def thinned(piece: Sequence[Point]) -> Sequence[Point]:
     if len(piece) < 4 or len(piece) < 2 * (abs(piece[-1][0] - piece[0][0]) + 1):
         return piece
     kept: list[Point] = []
-    column: list[Point] = []
-    for point in piece:
-        if column and math.floor(point[0]) != math.floor(column[0][0]):
-            kept += _outline(column)
-            column = []
-        column.append(point)
-    return kept + _outline(column)
-
-
-def _outline(column: list[Point]) -> list[Point]:
-    if len(column) <= 4:
-        return column
-    ys = [y for _, y in column]
-    chosen = sorted({0, ys.index(min(ys)), ys.index(max(ys)), len(column) - 1})
-    return [column[at] for at in chosen]
+    for _, group in groupby(piece, key=lambda point: math.floor(point[0])):
+        column = list(group)
+        ys = [y for _, y in column]
+        shown = sorted({0, ys.index(min(ys)), ys.index(max(ys)), len(column) - 1})
+        kept += column if len(column) <= 4 else [column[at] for at in shown]
+    return kept
 
 
 def line(points: Iterable[Point], *, step: bool = False) -> str:
@@ -112,47 +96,14 @@ def line(points: Iterable[Point], *, step: bool = False) -> str:
             # A dot: a line of no length, drawn by its round caps.
             found.append(f"M{pixel(shown[0][0])},{pixel(shown[0][1])}h0")
             continue
-        parts = [f"{pixel(x)},{pixel(y)}" for x, y in shown]
-        if step:
-            parts = [parts[0], *(f"H{pixel(x)}V{pixel(y)}" for x, y in shown[1:])]
-            found.append("M" + parts[0] + "".join(parts[1:]))
-        else:
-            found.append("M" + parts[0] + "L" + " ".join(parts[1:]))
+        first, *others = [(pixel(x), pixel(y)) for x, y in shown]
+        rest = "".join(f"H{x}V{y}" for x, y in others) if step else "L" + " ".join(f"{x},{y}" for x, y in others)
+        found.append(f"M{first[0]},{first[1]}{rest}")
     return "".join(found)
 
 
-def markers(points: Iterable[Point], kind: int) -> str:
-    """All markers of a series in one path."""
-    return "".join(f"M{pixel(x)},{pixel(y)}{MARKERS[kind]}" for piece in pieces(points) for x, y in piece)
-
-
-def bars(points: Iterable[Point], *, base: float, width: float) -> str:
-    """All bars of a series in one path, standing on ``base``."""
-    half = width / 2
-    return "".join(
-        f"M{pixel(x - half)},{pixel(base)}V{pixel(y)}h{pixel(width)}V{pixel(base)}z"
-        for piece in pieces(points)
-        for x, y in piece
-    )
-
-
-def whiskers(ends: Iterable[tuple[float, float, float]]) -> str:
-    """Error bars from (x, lower end, upper end); what is NaN has none."""
-    return "".join(
-        f"M{pixel(x - 4)},{pixel(a)}h8m-4,0V{pixel(b)}m-4,0h8"
-        for x, a, b in ends
-        if math.isfinite(x) and math.isfinite(a) and math.isfinite(b)
-    )
-
-
 def plot(chart: Chart, *, width: int = 560, height: int = 340, key: str = "") -> str:
-    """A chart as an SVG element.
-
-    Args:
-        chart: what to draw.
-        width: of the picture, in pixels of its own; pages scale it.
-        height: likewise.
-        key: makes the ids of several pictures of one chart on a page different.
+    """A chart as an SVG element; ``key`` makes the ids of several pictures of one chart on a page different.
 
     Example:
         >>> from softprune.reporting.charts import Axis, Series
@@ -240,20 +191,27 @@ def _series(frame: Frame, chart: Chart, at: int, style: SeriesStyle) -> str:
     ]
     place = abs(frame.x(frame.x.low + 1) - frame.x(frame.x.low)) if not frame.x.log else 8.0
     room = 0.8 * place / max(len(beside), 1)
+    drawn = [(x, y) for piece in pieces(points) for x, y in piece]
     parts = [f'<g class="series {style.classes}" data-series="{at}">']
     if series.mark == "bars" and room >= _NARROWEST:
-        base = frame.y(max(frame.y.low, 0.0)) if not frame.y.log else frame.y.start
-        parts.append(f'<path class="bars" d="{bars(points, base=base, width=max(room - 1, 1))}"/>')
+        base = pixel(frame.y(max(frame.y.low, 0.0)) if not frame.y.log else frame.y.start)
+        wide = max(room - 1, 1)
+        bars = (f"M{pixel(x - wide / 2)},{base}V{pixel(y)}h{pixel(wide)}V{base}z" for x, y in drawn)
+        parts.append(f'<path class="bars" d="{"".join(bars)}"/>')
     elif series.mark != "points":
         parts.append(f'<path class="line" d="{line(points, step=series.mark == "step")}"/>')
     if marked(chart, series):
-        parts.append(f'<path class="marks" d="{markers(points, style.marker)}"/>')
+        marks = (f"M{pixel(x)},{pixel(y)}{MARKERS[style.marker]}" for x, y in drawn)
+        parts.append(f'<path class="marks" d="{"".join(marks)}"/>')
     if series.spread:
         ends = [
-            (px, frame.y(y - spread), frame.y(y + spread))
-            for (px, _), y, spread in zip(points, series.y, series.spread, strict=False)
+            (x, frame.y(y - spread), frame.y(y + spread))
+            for (x, _), y, spread in zip(points, series.y, series.spread, strict=False)
         ]
-        parts.append(f'<path class="spread" d="{whiskers(ends)}"/>')
+        whiskers = (
+            f"M{pixel(x - 4)},{pixel(a)}h8m-4,0V{pixel(b)}m-4,0h8" for x, a, b in ends if math.isfinite(x + a + b)
+        )
+        parts.append(f'<path class="spread" d="{"".join(whiskers)}"/>')
     return "".join(parts) + "</g>"
 
 
