@@ -110,7 +110,7 @@ def test_everything_wrong_is_listed_at_once_with_its_path():
         ({"clip_norm": float("inf")}, "clip_norm", "finite"),
         ({"accumulate": 3}, "accumulate", "does not divide the batch of 64"),
         ({"schedule": {"warmup_epochs": 7}}, "schedule.warmup_epochs", "or use length, which scales both"),
-        ({"schedule": {"warmup_epochs": 0.5, "per": "epoch"}}, "schedule.warmup_epochs", "no whole number"),
+        ({"schedule": {"warmup_epochs": 0.5, "per": "epoch"}}, "schedule.warmup_epochs", "is not a whole number"),
         ({"schedule": {"milestones": [2]}}, "schedule.milestones", "no effect with cosine, only with step"),
         ({"schedule": "step"}, "schedule.milestones", "needs some"),
         ({"schedule": {"name": "step", "milestones": [4, 2]}}, "schedule.milestones", "[4.0, 2.0] must rise"),

@@ -1,4 +1,7 @@
-"""Which keys a configuration has: read from the models, so that messages and documentation cannot differ from them."""
+"""Which keys a configuration has, what is wrong with one, and reading and writing it as a file.
+
+All of it is read from the models, so that messages and documentation cannot differ from them.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +48,17 @@ def field_at(section: type[Section], path: Sequence[str | int]) -> tuple[int, Fi
         elif is_list(here):
             if not (isinstance(part, int) or part.isdecimal()):
                 return index, field
-            here = section_in(here) or get_args(_strip(here))[0]
-        elif _free(here):
-            return len(path), field
+            elements = next(part for part in _alternatives(here) if get_origin(part) is tuple)
+            here = section_in(here) or get_args(elements)[0]
         else:
-            return index, field
+            return len(path) if _holds(here, dict) else index, field
     return len(path), field
+
+
+def section_at(root: type[Section], path: Sequence[str | int]) -> type[Section] | None:
+    """The section at a path below another, or the one that a list there has elements of."""
+    _, field = field_at(root, path)
+    return section_in(field.annotation) if field is not None else None if path else root
 
 
 def section_in(annotation: Any) -> type[Section] | None:
@@ -64,7 +72,8 @@ def section_in(annotation: Any) -> type[Section] | None:
 
 
 def is_list(annotation: Any) -> bool:
-    return any(get_origin(part) is tuple for part in _alternatives(annotation))
+    """Whether a field takes a list."""
+    return _holds(annotation, tuple)
 
 
 def leaves(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -78,23 +87,17 @@ def leaves(section: type[Section], prefix: str = "") -> Iterator[tuple[str, Fiel
             yield from leaves(inner, f"{path}{ELEMENT if is_list(field.annotation) else ''}.")
 
 
-def _strip(annotation: Any) -> Any:
-    return next(part for part in _alternatives(annotation) if get_origin(part) is tuple)
-
-
-def _free(annotation: Any) -> bool:
-    return any(get_origin(part) is dict for part in _alternatives(annotation))
+def _holds(annotation: Any, kind: type) -> bool:
+    return any(get_origin(part) is kind for part in _alternatives(annotation))
 
 
 def _alternatives(annotation: Any) -> list[Any]:
+    """The types of a union, or the one that there is; None and what annotates them are left out."""
     if get_origin(annotation) is Annotated:
         return _alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
         return [part for given in get_args(annotation) for part in _alternatives(given) if part is not NoneType]
     return [annotation]
-
-
-# pydantic's errors in our words: the dotted path, the value, what is allowed, the nearest key.
 
 
 _TYPES = {
@@ -106,15 +109,16 @@ _TYPES = {
     "dict_type": "a mapping",
     "model_type": "a section of keys",
 }
+_LIMITS = {
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("at most", "le"),
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+}
 
 
 def explain(error: ValidationError, root: type[Section]) -> list[Problem]:
-    """Every problem that pydantic found, once per key.
-
-    Args:
-        error: as raised while validating ``root``.
-        root: the model of the whole configuration.
-    """
+    """Every problem that pydantic found while validating ``root``, once per key and in our words."""
     found: dict[str, list[str]] = {}
     for details in error.errors():
         for problem in _problems(details, root):
@@ -135,7 +139,7 @@ def _join(messages: list[str]) -> str:
 def _problems(details: Mapping[str, Any], root: type[Section]) -> list[Problem]:
     location: tuple[str | int, ...] = details["loc"]
     if details["type"] == "extra_forbidden":
-        here = _section(root, location[:-1])
+        here = section_at(root, location[:-1]) or root
         return [unknown_key([str(part) for part in location], known_keys(here), [leaf for leaf, _ in leaves(root)])]
     # What pydantic appends for the alternatives of a union is no part of the path.
     depth, field = field_at(root, location)
@@ -148,11 +152,6 @@ def _problems(details: Mapping[str, Any], root: type[Section]) -> list[Problem]:
     return [Problem(path, _message(details))]
 
 
-def _section(root: type[Section], path: tuple[str | int, ...]) -> type[Section]:
-    _, field = field_at(root, path)
-    return (section_in(field.annotation) if field is not None else None) or root
-
-
 def _message(details: Mapping[str, Any]) -> str:
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "value_error":
@@ -162,13 +161,12 @@ def _message(details: Mapping[str, Any]) -> str:
         return f"{shown(value)} is not {choices[0]}" if len(choices) == 1 else unknown_choice(value, choices)
     if kind in _TYPES:
         return f"{shown(value)} is not {_TYPES[kind]}{_fix(kind, value)}"
-    if kind in ("less_than", "less_than_equal"):
-        limit = context.get("lt", context.get("le"))
-        fraction = f": it is a fraction, write {value / 100:g}" if limit == 1 and 1 < value <= 100 else ""
-        return f"{value!r} is not {'below' if kind == 'less_than' else 'at most'} {limit:g}{fraction}"
-    if kind in ("greater_than", "greater_than_equal"):
-        limit = context.get("gt", context.get("ge"))
-        return f"{value!r} is not {'above' if kind == 'greater_than' else 'at least'} {limit:g}"
+    if kind in _LIMITS:
+        words, key = _LIMITS[kind]
+        fraction = context[key] == 1 and key in ("lt", "le") and 1 < value <= 100
+        return f"{value!r} is not {words} {context[key]:g}" + (
+            f": it is a fraction, write {value / 100:g}" if fraction else ""
+        )
     return f"{shown(value)}: {details['msg'][0].lower()}{details['msg'][1:]}"
 
 
@@ -184,15 +182,12 @@ def _fix(kind: str, value: Any) -> str:
     return ""
 
 
-# A configuration that is a whole file: it has a version, and is read and written as one.
-
-
 VERSION = 1
 F = TypeVar("F", bound="ConfigFile")
 
 
 class ConfigFile(Section):
-    """The top of a YAML file."""
+    """A configuration that is a whole YAML file."""
 
     kind: ClassVar[str]  # what to call it in a message
 
@@ -207,11 +202,7 @@ class ConfigFile(Section):
 
     @classmethod
     def parse(cls: type[F], data: Any, *, origin: str | None = None) -> F:
-        """What plain data describe.
-
-        Args:
-            data: as read from YAML; short forms are allowed.
-            origin: what to call it in a message.
+        """What data read from YAML describe; short forms are allowed. Messages call them what ``origin`` says.
 
         Raises:
             ConfigError: with every problem, its dotted path, and the nearest valid key.

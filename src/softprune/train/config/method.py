@@ -55,11 +55,7 @@ class MethodConfig(Named):
         return self.build(-1.0 if self.proposes else None)
 
     def build(self, s_init: float | None = None) -> Method:
-        """The method itself.
-
-        Args:
-            s_init: in place of the one in the configuration; needed where that is "propose".
-        """
+        """The method itself, with another `s_init` if that is "propose" in the configuration."""
         settings = self.settings if s_init is None else {**self.settings, "s_init": s_init}
         if settings.get("s_init") == PROPOSE:
             raise ValueError('method.s_init is "propose": compute it with softprune.propose and pass it to build()')

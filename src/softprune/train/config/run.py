@@ -1,4 +1,4 @@
-"""The configuration of a training run."""
+"""The configuration of a training run: read from a file or a recipe, changed by overrides, hashed and described."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from softprune.methods.registry import method_names
 from softprune.records import read_text
 from softprune.train.config.check import contradictions
 from softprune.train.config.goal import GoalConfig, RuleConfig, check_match
-from softprune.train.config.keys import ConfigFile, field_at, is_list, known_keys, leaves, section_in
-from softprune.train.config.method import MethodConfig, method_defaults
+from softprune.train.config.keys import ConfigFile, field_at, is_list, known_keys, leaves, section_at
+from softprune.train.config.method import MethodConfig, method_defaults, method_descriptions
 from softprune.train.config.sections import (
     FROM_LIST,
     CheckpointConfig,
@@ -138,8 +139,6 @@ class RunConfig(ConfigFile):
             >>> RunConfig.load("digits/str", ["epochs=2"]).epochs
             2
         """
-        # Both build on this class.
-
         file = Path(where)
         is_file = file.is_file() or file.suffix in (".yaml", ".yml")
         origin = str(where) if is_file else f"recipe {str(where).removeprefix(PREFIX)}"
@@ -157,9 +156,6 @@ class RunConfig(ConfigFile):
         """The Python code that a run of this imports and calls: key and package.module:factory of each."""
         named = [("model.name", self.model.name), ("data.name", self.data.name)]
         return [*((k, n) for k, n in named if is_factory(n)), *(("log.own", name) for name in self.log.own)]
-
-
-# The identity of a run: a hash of what decides its result.
 
 
 # What is said about a run, and when it writes what, does not change what it computes.
@@ -185,7 +181,17 @@ def content_hash(config: RunConfig) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-# Changes to a configuration from the command line: ``key=value`` with dotted keys.
+def config_schema() -> dict[str, Any]:
+    """The JSON schema of a configuration file, with which an editor completes and explains keys."""
+    schema = RunConfig.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "softprune training run"
+    long = schema["$defs"]["MethodConfig"]["anyOf"][1]
+    long["properties"]["name"]["enum"] = method_names()
+    for name in method_names():
+        for key, text in method_descriptions(name).items():
+            long["properties"].setdefault(key, {"description": text, "default": method_defaults(name)[key]})
+    return schema
 
 
 def apply_overrides(
@@ -193,16 +199,12 @@ def apply_overrides(
 ) -> dict[str, Any]:
     """A copy of the plain data of a configuration with some values replaced.
 
-    A short form on the way (``model: digits``) is written out, so that a key below it can be set. The values are not
-    checked here: the whole is checked afterwards by `RunConfig.parse`.
-
-    Args:
-        data: as read from YAML.
-        overrides: "optimizer.lr=0.1", "skip=[fc.weight]", "ema=null", "rules.0.s_init=-100"; values are YAML.
-        origin: what to call the configuration in a message.
+    Overrides are "optimizer.lr=0.1", "skip=[fc.weight]", "ema=null", "rules.0.s_init=-100"; values are YAML. A short
+    form on the way (``model: digits``) is written out, so that a key below it can be set. The values are not checked
+    here: the whole is checked afterwards by `RunConfig.parse`.
 
     Raises:
-        ConfigError: for every override that is no ``key=value``, or whose key does not exist, with the nearest.
+        ConfigError: for every override that is not ``key=value``, or whose key does not exist, with the nearest.
 
     Example:
         >>> apply_overrides({"model": "digits", "epochs": 60}, ["model.args.num_classes=5", "epochs=2"])
@@ -260,8 +262,7 @@ def _parse(text: str) -> tuple[list[str], Any]:
 
 
 def _unknown(path: list[str], depth: int) -> Problem:
-    _, field = field_at(RunConfig, path[:depth])
-    section = RunConfig if depth == 0 else section_in(field.annotation) if field is not None else None
+    section = section_at(RunConfig, path[:depth])
     if section is None:
         return Problem(".".join(path), f"{'.'.join(path[:depth])} is a value and has no keys of its own")
     return unknown_key(path[: depth + 1], known_keys(section), [leaf for leaf, _ in leaves(RunConfig)])
@@ -270,29 +271,18 @@ def _unknown(path: list[str], depth: int) -> Problem:
 def _set(data: dict[str, Any], path: list[str], value: Any) -> None:
     here: Any = data
     for depth, part in enumerate(path[:-1], start=1):
-        inside = _get(here, part, path)
+        inside = here.get(part) if isinstance(here, dict) else here[_index(here, part, path)]
         if not isinstance(inside, dict | list):
             # A short form, or a section that was left out or null.
             _, field = field_at(RunConfig, path[:depth])
-            section = section_in(field.annotation) if field is not None else None
             if field is not None and is_list(field.annotation):
                 raise ConfigError([Problem(".".join(path), f"{part} is no list yet; write {part}=[...] instead")])
+            section = section_at(RunConfig, path[:depth])
             long = section.long_form(inside) if section is not None else None
             inside = long if isinstance(long, dict) else {}
-            _put(here, part, inside, path)
+            here[part if isinstance(here, dict) else _index(here, part, path)] = inside
         here = inside
-    _put(here, path[-1], value, path)
-
-
-def _get(here: dict[str, Any] | list[Any], part: str, path: list[str]) -> Any:
-    return here.get(part) if isinstance(here, dict) else here[_index(here, part, path)]
-
-
-def _put(here: dict[str, Any] | list[Any], part: str, value: Any, path: list[str]) -> None:
-    if isinstance(here, dict):
-        here[part] = value
-    else:
-        here[_index(here, part, path)] = value
+    here[path[-1] if isinstance(here, dict) else _index(here, path[-1], path)] = value
 
 
 def _index(here: list[Any], part: str, path: list[str]) -> int:
@@ -302,22 +292,18 @@ def _index(here: list[Any], part: str, path: list[str]) -> int:
     return int(part)
 
 
-# Recipes: configurations of the paper's runs, and small ones for a laptop, shipped with the package.
-
-
 # What may stand before a name, to say that it is no file.
 PREFIX = "recipe:"
 
 
 @dataclass(frozen=True)
 class RecipeInfo:
-    """One recipe.
+    """A configuration that is shipped with the package: of a run of the paper's, or a small one for a laptop.
 
     Attributes:
         name: what to pass to ``softprune train``, "network/what".
         summary: one line about it.
         expected: what it should give, as in the file: accuracy, sparsity, params, flops, source and note, where known.
-            Plain data, because the model of the configuration would import torch, and a list should be quick.
         cost: roughly what it takes.
     """
 
@@ -334,28 +320,29 @@ def recipes() -> list[RecipeInfo]:
         >>> [recipe.name for recipe in recipes() if recipe.name.startswith("digits/")]
         ['digits/dense', 'digits/str', 'digits/str-goal']
     """
-    return [_info(name) for name in sorted(_files())]
+    found = []
+    for name in sorted(_files()):
+        data = parse_yaml(recipe_text(name), f"recipe {name}")
+        expected = dict(data["expected"])
+        cost = expected.pop("cost")
+        found.append(RecipeInfo(name, data["summary"], expected, cost))
+    return found
 
 
 def load_recipe(name: str) -> RunConfig:
-    """The configuration of a recipe.
-
-    Raises:
-        ValueError: for an unknown name, with the nearest ones.
+    """The configuration of a recipe; an unknown name is refused with the nearest ones.
 
     Example:
         >>> load_recipe("resnet50/str-90.23").method.settings["s_init"]
         -3200.0
     """
-
     return RunConfig.parse(parse_yaml(recipe_text(name), f"recipe {name}"), origin=f"recipe {name}")
 
 
 def recipe_text(name: str) -> str:
-    """The file of a recipe, with its comments: what to copy as the start of a configuration of one's own.
+    """The file of a recipe, with its comments: what to copy as the start of your own configuration.
 
-    Args:
-        name: "network/what"; behind "recipe:" also with a dash for the slash, "recipe:network-what".
+    The name is "network/what"; behind "recipe:" also with a dash for the slash, "recipe:network-what".
     """
     files = _files()
     if name.startswith(PREFIX):
@@ -368,13 +355,6 @@ def recipe_text(name: str) -> str:
         hint = f"did you mean {' or '.join(near[:4])}?" if near else f"the recipes are {', '.join(names)}"
         raise ValueError(f"{name!r} is neither a .yaml file nor a recipe; {hint}")
     return files[name]
-
-
-def _info(name: str) -> RecipeInfo:
-    data = parse_yaml(recipe_text(name), f"recipe {name}")
-    expected = dict(data["expected"])
-    cost = expected.pop("cost")
-    return RecipeInfo(name, data["summary"], expected, cost)
 
 
 @cache

@@ -1,21 +1,27 @@
-"""The sections of a configuration, and what is wrong with one, said so that it can be put right."""
+"""The sections of a configuration, and its mistakes, said so that they can be put right."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 
 from softprune.nn.catalog import NETWORKS
 from softprune.ops.units import Units
 from softprune.train.data.datasets import DATA_SETS
-
-# What is wrong with a configuration, said so that it can be put right.
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,7 @@ class Problem:
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run; lists every problem found.
-
-    Attributes:
-        problems: all of them.
-    """
+    """A configuration that cannot be run; its ``problems`` are all that were found."""
 
     def __init__(self, problems: Iterable[Problem], *, origin: str = "the configuration") -> None:
         self.problems = tuple(problems)
@@ -48,7 +50,7 @@ class ConfigError(ValueError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like this one, or None if none is.
+    """The known word that is most like this one, if any is.
 
     Example:
         >>> nearest("momentun", ["lr", "momentum", "nesterov"])
@@ -59,13 +61,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_key(path: Sequence[str], here: Sequence[str], everywhere: Iterable[str] = ()) -> Problem:
-    """A key that does not exist.
-
-    Args:
-        path: of the key.
-        here: keys that exist in its section.
-        everywhere: all dotted paths; one that ends in this key was probably meant.
-    """
+    """A key that does not exist, beside those that do ``here``; of all paths one that ends in it was probably meant."""
     *section, key = path
     prefix = "".join(f"{part}." for part in section)
     meant = [p for p in everywhere if p.rpartition(".")[2] == key]
@@ -101,9 +97,6 @@ def shown(value: object) -> str:
     return repr(value)
 
 
-# What all parts of a configuration have in common.
-
-
 # A pydantic field is strict as a whole, and a strict tuple does not take the list that YAML gives.
 FROM_LIST = Field(strict=False)
 
@@ -119,12 +112,8 @@ _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 class Section(BaseModel):
     """A frozen group of settings: unknown keys, wrong types and infinities are refused."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    _short: ClassVar[Any] = None  # the JSON schema of the short form
 
     @classmethod
     def long_form(cls, data: Any) -> Any:
@@ -136,20 +125,21 @@ class Section(BaseModel):
     def _expand(cls, data: Any) -> Any:
         return cls.long_form(data)
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core)
+        return schema if cls._short is None else {"anyOf": [cls._short, handler.resolve_ref_schema(schema)]}
+
 
 class Named(Section):
     """A section whose ``name`` says what the rest is about; the name alone is its short form."""
 
+    _short: ClassVar[Any] = {"type": "string", "description": "Short form: the name alone."}
     name: Any
 
     @classmethod
     def long_form(cls, data: Any) -> Any:
         return {"name": data} if isinstance(data, str) else data
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        long = handler.resolve_ref_schema(handler(core))
-        return {"anyOf": [{"type": "string", "description": "Short form: the name alone."}, long]}
 
 
 def is_factory(name: str) -> bool:
@@ -158,15 +148,7 @@ def is_factory(name: str) -> bool:
 
 
 def refuse_code(named: Iterable[tuple[str, str]], *, origin: str) -> None:
-    """Raise if a file names code, before any of it is imported.
-
-    Args:
-        named: key and package.module:factory of each.
-        origin: the file.
-
-    Raises:
-        ValueError: with the names, the file, and how to say that it may be trusted.
-    """
+    """Refuse a file that names code, key and package.module:factory of each, before any of it is imported."""
     if listed := ", ".join(f"{key}: {name}" for key, name in named):
         raise ValueError(
             f"{origin} names Python code that would be imported and run ({listed}); nothing was imported. Look at what "
@@ -174,16 +156,23 @@ def refuse_code(named: Iterable[tuple[str, str]], *, origin: str) -> None:
         )
 
 
-# Where the network and the data come from.
+def _one_of(known: Mapping[str, object]) -> AfterValidator:
+    """A name that is known, or that of a factory of the user's own."""
 
+    def check(name: str) -> str:
+        if name not in known and not is_factory(name):
+            raise ValueError(unknown_choice(name, list(known), also=", nor package.module:factory"))
+        return name
 
-_OWN = ", nor package.module:factory"
+    return AfterValidator(check)
 
 
 class ModelConfig(Named):
     """The network."""
 
-    name: str = Field(description="A network of softprune.nn.catalog, or package.module:factory of your own.")
+    name: Annotated[str, _one_of(NETWORKS)] = Field(
+        description="A network of softprune.nn.catalog, or package.module:factory of your own."
+    )
     args: dict[str, Any] = Field(default={}, description="Keyword arguments of the factory, such as num_classes.")
     weights: str | None = Field(
         default=None,
@@ -191,18 +180,13 @@ class ModelConfig(Named):
         "folder; null begins with random ones.",
     )
 
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in NETWORKS and not is_factory(name):
-            raise ValueError(unknown_choice(name, list(NETWORKS), also=_OWN))
-        return name
-
 
 class DataConfig(Named):
     """The data."""
 
-    name: str = Field(description=f"One of {', '.join(DATA_SETS)}, or package.module:factory of your own.")
+    name: Annotated[str, _one_of(DATA_SETS)] = Field(
+        description=f"One of {', '.join(DATA_SETS)}, or package.module:factory of your own."
+    )
     root: str | None = Field(
         default=None,
         description="Folder that holds the files; null looks in ./data and where the system installs them.",
@@ -224,7 +208,6 @@ class DataConfig(Named):
         default=0, ge=0, description="Processes that decode an image-folder; 0 decodes in the training process."
     )
     image_size: Count = Field(default=224, description="Side of the square images of image-folder.")
-
     rotate: Annotated[float, Field(ge=0, le=180)] = Field(
         default=0.0,
         description="Turn the signals of each training window by up to so many degrees about a random axis (har2).",
@@ -237,16 +220,6 @@ class DataConfig(Named):
         description="What is tested on: the official test samples, or a part of the training samples with subjects or "
         "speakers of its own (har2, google12), to choose settings with.",
     )
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in DATA_SETS and not is_factory(name):
-            raise ValueError(unknown_choice(name, list(DATA_SETS), also=_OWN))
-        return name
-
-
-# How weights and thresholds are moved.
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -305,9 +278,6 @@ class ProposeConfig(Section):
     )
 
 
-# How the run is carried out, apart from what it computes.
-
-
 class DistributedConfig(Section):
     """Several processes, started by torchrun."""
 
@@ -328,15 +298,11 @@ class CheckpointConfig(Section):
 class Service(Section):
     """Somewhere to log to; ``true`` is short for all its defaults."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _expand(cls, data: Any) -> Any:
-        return {} if data is True else data
+    _short: ClassVar[Any] = {"type": "boolean", "description": "Short form: with every default, or not at all."}
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        long = handler.resolve_ref_schema(handler(core))
-        return {"anyOf": [{"type": "boolean", "description": "Short form: with every default, or not at all."}, long]}
+    def long_form(cls, data: Any) -> Any:
+        return {} if data is True else data
 
 
 class WandbConfig(Service):
@@ -359,8 +325,7 @@ class MlflowConfig(Service):
         default="softprune", description="Experiment in MLflow. Any key of log.mlflow, or log.mlflow=true, logs there."
     )
     tracking_uri: str | None = Field(
-        default=None,
-        description="Server or data base, such as sqlite:///mlflow.db; null is up to MLFLOW_TRACKING_URI.",
+        default=None, description="Server or data base, such as sqlite:///mlflow.db; null is up to MLFLOW_TRACKING_URI."
     )
 
 
@@ -389,12 +354,10 @@ class LogConfig(Section):
         return own
 
 
-# What is kept or pruned as a whole.
-
-
 class UnitsConfig(Section):
     """What counts as one unit: weight, filter or rank, each alone for short, or {block: [rows, columns]}."""
 
+    _short: ClassVar[Any] = {"enum": ["weight", "filter", "rank"], "description": "Short form: the kind alone."}
     kind: Literal["weight", "filter", "rank", "block"] = Field(
         default="weight",
         description="weight, filter (output channels) or rank (directions of low-rank layers that learn their rank); "
@@ -410,11 +373,6 @@ class UnitsConfig(Section):
             return {"kind": data}
         return {"kind": "block", **data} if isinstance(data, dict) and data.get("block") is not None else data
 
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        long = handler.resolve_ref_schema(handler(core))
-        return {"anyOf": [{"enum": ["weight", "filter", "rank"], "description": "Short form: the kind alone."}, long]}
-
     @model_validator(mode="after")
     def _sized(self) -> UnitsConfig:
         if (self.kind == "block") != (self.block is not None):
@@ -424,9 +382,6 @@ class UnitsConfig(Section):
     def build(self) -> Units:
         """As `sparsify` takes it."""
         return Units(self.kind) if self.block is None else Units.block(*self.block)
-
-
-# What a run should give, according to whom.
 
 
 class ExpectedConfig(Section):
