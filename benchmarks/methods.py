@@ -121,13 +121,15 @@ class Learner:
 
         from softprune.train.assembly import assemble
         from softprune.train.config import RunConfig
+        from softprune.train.data import LoaderSource
         from softprune.train.processes import Processes
 
         changes = [text.format(level=level) for text in METHODS[method]]
         config = RunConfig.load(RECIPE, [*NETWORKS["cnn"], *COMMON, "epochs=1", "evaluate_every=1", *changes])
         alone = Processes(rank=0, world=1, device=torch.device("cpu"))
         steps = TURN * (TURNS + WARM_UP)
-        parts = assemble(config, example_shape=(1, 1, 28, 28), steps_per_epoch=steps, processes=alone)
+        batches = [(torch.zeros(BATCH, 1, 28, 28), torch.zeros(BATCH, dtype=torch.int64))] * steps
+        parts = assemble(config, LoaderSource(batches, batches[:1]), alone)
         self.model, self.optimizer = parts.model, parts.optimizer
         self.images = torch.randn(BATCH, 1, 28, 28).contiguous(memory_format=torch.channels_last)
         self.labels = torch.randint(10, (BATCH,))

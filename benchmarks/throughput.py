@@ -136,8 +136,7 @@ def bare(case: Case) -> Iterator[None]:
 def trainer(case: Case, folder: Path, *changes: str, augment: bool = False) -> Trainer:
     config = settings(case, *changes)
     source, alone = case.source(augment=augment), Processes(0, 1, torch.device("cpu"))
-    steps = source.steps(config.batch, drop_last=True)
-    parts = assemble(config, example_shape=source.example_shape, steps_per_epoch=steps, processes=alone)
+    parts = assemble(config, source, alone)
     run = RunFolder.create(folder, config.dump(), seed=config.seed, world=1)
     return Trainer(parts, source, run=run, observer=Silent())
 

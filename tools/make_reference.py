@@ -20,7 +20,7 @@ from softprune.train.config.method import PROPOSE, method_defaults, method_descr
 from softprune.train.config.run import RecipeInfo, recipes
 from softprune.train.config.sections import Section, shown
 from softprune.train.data.datasets import DATA_SETS
-from softprune.train.sweep.config import SweepConfig
+from softprune.train.sweep.sweep_config import SweepConfig
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

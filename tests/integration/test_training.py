@@ -106,15 +106,15 @@ def test_two_processes_hold_one_budget_under_each_strategy(tmp_path):
 @pytest.mark.parametrize("name", [info.name for info in recipes()])
 def test_every_recipe_dry_runs_without_data(name, capsys):
     from softprune.train.config import RunConfig
-    from softprune.train.dry_run import rehearse
+    from softprune.train.dry_run import plan_text
 
     config = RunConfig.load(name)
     if config.model.weights is not None:
-        # A recipe for trained weights does not run without them, and neither does its rehearsal.
+        # A recipe for trained weights does not run without them, and neither does its dry run.
         with pytest.raises(ValueError, match=f"model.weights: there is no file {config.model.weights}"):
-            rehearse(config)
+            plan_text(config)
         config = RunConfig.load(name, ["model.weights=null"])
-    text = rehearse(config)
+    text = plan_text(config)
     assert "steps: " in text and "MACs" in text
     assert ("sparsity is expected to set in" in text) == (config.method is not None and config.goal is None)
     assert ("the goal is approached" in text) == (config.goal is not None)

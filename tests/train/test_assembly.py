@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from softprune.train.assembly import assemble
+from softprune.train.assembly import assemble, open_source
 from softprune.train.config import RunConfig
 from softprune.train.processes import Processes
 
@@ -15,7 +15,7 @@ def test_the_reducer_of_a_wrapper_is_never_the_last_to_let_go_of_the_group():
     try:
         config = RunConfig.load("digits/str", ["threads=1"])
         alone_of_two = Processes(0, 2, torch.device("cpu"))
-        runner = assemble(config, example_shape=(1, 1, 8, 8), steps_per_epoch=10, processes=alone_of_two).runner
+        runner = assemble(config, open_source(config), alone_of_two).runner
         assert isinstance(runner, DistributedDataParallel)
         held = list(vars(runner).values())
         holders = [i for i, value in enumerate(held) if value is dist.group.WORLD]

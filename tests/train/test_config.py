@@ -13,7 +13,7 @@ from softprune.ops import Exp
 from softprune.train.config import ConfigError, RunConfig, config_schema, content_hash, parse_match
 from softprune.train.config.keys import leaves
 from softprune.train.config.method import method_defaults, method_descriptions
-from softprune.train.document import parse_yaml
+from softprune.train.yaml_io import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = {

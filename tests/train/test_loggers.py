@@ -9,7 +9,7 @@ import pytest
 from logged import Crash, config
 
 from softprune.train.config import ConfigError, MlflowConfig, WandbConfig
-from softprune.train.loggers.services import open_loggers
+from softprune.train.loggers import open_loggers
 from softprune.train.observer import Silent, StopRun
 from softprune.train.run import resume, train
 

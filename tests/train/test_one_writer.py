@@ -94,12 +94,12 @@ def test_a_process_holds_a_folder_as_often_as_it_likes_but_a_thread_is_another_w
 def test_a_lock_that_is_a_link_or_a_pipe_is_refused(tmp_path):
     (tmp_path / "mine").write_text("precious")
     (tmp_path / LOCK).symlink_to(tmp_path / "mine")
-    with pytest.raises(ValueError, match=r"\.lock is no regular file: remove it"), locked(tmp_path):
+    with pytest.raises(ValueError, match=r"\.lock is not a regular file: remove it"), locked(tmp_path):
         pass
     assert (tmp_path / "mine").read_text() == "precious"
     (tmp_path / LOCK).unlink()
     os.mkfifo(tmp_path / LOCK)
-    with pytest.raises(ValueError, match="no regular file"), locked(tmp_path):
+    with pytest.raises(ValueError, match="not a regular file"), locked(tmp_path):
         pass
 
 

@@ -6,7 +6,7 @@ from logged import Crash, config, expected, random_state, run_with_crashes, unti
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
 
-from softprune.train.loggers.services import TensorBoardLogger
+from softprune.train.loggers import TensorBoardLogger
 from softprune.train.run import resume, train
 
 

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from softprune.cli import app
 from softprune.train.config import RunConfig
-from softprune.train.document import parse_yaml, write_yaml
-from softprune.train.dry_run import rehearse
+from softprune.train.dry_run import plan_text
 from softprune.train.load_run import bake_run, evaluate_run, network_of, plain_network, plain_weights, read_weights
 from softprune.train.run import resume, train
 from softprune.train.sweep.sweep import Sweep
+from softprune.train.yaml_io import parse_yaml, write_yaml
 
 SHORT = ["epochs=1", "data.subset=128", "threads=1", "log.every_steps=1"]
 PROBE = ["model=own_parts:linear_probe", "model.args={inputs: 64, classes: 10}"]
@@ -135,7 +135,7 @@ def test_looking_at_a_configuration_imports_nothing(plain, trap, tmp_path):
         result = CliRunner().invoke(app, ["config", command, str(folder / "config.yaml")])
         assert result.exit_code == 0, result.output
     with pytest.raises(ValueError, match=f"the network has imported no module '{TRAP}'"):
-        rehearse(RunConfig.load(folder / "config.yaml", ["log.own=[]"]))
+        plan_text(RunConfig.load(folder / "config.yaml", ["log.own=[]"]))
     assert not trap()
 
 
@@ -162,14 +162,14 @@ def test_the_weights_of_a_run_are_read_on_the_network_of_the_one_that_wants_them
     weights = read_weights(folder, wanted_by=RunConfig.load("digits/dense", SHORT))
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[key], expected[key]) for key in weights)
-    assert "digits from" in rehearse(RunConfig.load("digits/dense", [*SHORT, f"model.weights={folder}"]))
+    assert "digits from" in plan_text(RunConfig.load("digits/dense", [*SHORT, f"model.weights={folder}"]))
     assert train(RunConfig.load("digits/dense", [*SHORT, f"model.weights={folder}"]), tmp_path / "second").finished
     assert not trap()
 
 
 def test_the_weights_of_another_network_are_refused(plain):
     with pytest.raises(ValueError, match=r"model\.weights: the weights of .* are not those of .* missing"):
-        rehearse(RunConfig.load("digits/dense", [*SHORT, "model=small_cnn", f"model.weights={plain}"]))
+        plan_text(RunConfig.load("digits/dense", [*SHORT, "model=small_cnn", f"model.weights={plain}"]))
 
 
 @pytest.mark.parametrize("place", ["base", "changes", "search"])

@@ -17,7 +17,7 @@ from softprune.core.state_file import write_tensors
 from softprune.nn.catalog import build
 from softprune.train.assembly import load_weights_
 from softprune.train.config import ConfigError, RunConfig, content_hash
-from softprune.train.dry_run import rehearse, time_steps
+from softprune.train.dry_run import plan_text, time_steps
 from softprune.train.load_run import bake_run, evaluate_run, read_weights
 from softprune.train.run import resume, train
 
@@ -135,7 +135,7 @@ def test_weights_of_another_network_are_named_before_anything_is_written(tmp_pat
     settings = config(f"model.weights={tmp_path / 'model.pt'}")
     for begin in (
         lambda: train(settings, tmp_path / "run"),
-        lambda: rehearse(settings),
+        lambda: plan_text(settings),
         lambda: time_steps(settings, 1),
     ):
         with pytest.raises(ValueError, match=message) as caught:
@@ -198,7 +198,7 @@ def test_batch_norms_from_before_they_counted_their_batches_load():
 def test_the_keys_have_no_part_in_the_identity_of_a_run_without_them():
     assert content_hash(config()) == content_hash(config("model.weights=null", "data.normalise=own"))
     assert content_hash(config()) != content_hash(config("model.weights=a.th"))
-    assert "digits from a.th on" not in rehearse(config())
+    assert "digits from a.th on" not in plan_text(config())
     with pytest.raises(ConfigError, match=r"data\.normalise: .*imagenet.* only with cifar10 and image-folder"):
         config("data.normalise=imagenet")
 
@@ -207,5 +207,5 @@ def test_the_keys_have_no_part_in_the_identity_of_a_run_without_them():
 def test_the_recipes_take_the_published_checkpoints(file):
     path = shared("data", "checkpoints", file)
     network = file.partition("-")[0]
-    text = rehearse(RunConfig.load(f"{network}/cifar10-finetune", [f"model.weights={path}"]))
+    text = plan_text(RunConfig.load(f"{network}/cifar10-finetune", [f"model.weights={path}"]))
     assert f"{network} from {path} on cifar10" in text

@@ -30,7 +30,7 @@ from softprune.deploy.export import from_pretrained, load_compressed, save_compr
 from softprune.deploy.export.formats import save_pretrained
 from softprune.nn.catalog import build
 from softprune.records import parse_json
-from softprune.train.assembly import Assembly, assemble
+from softprune.train.assembly import Assembly, assemble, open_source
 from softprune.train.checkpoints import Checkpoints, read_checkpoint, restore
 from softprune.train.config import RunConfig
 from softprune.train.data.cifar import PIXELS, _read_binary, _read_python
@@ -38,10 +38,10 @@ from softprune.train.data.files import Counts, read_idx, read_wav
 from softprune.train.data.har import FOLDER, SIGNALS, STEPS, read_har2
 from softprune.train.data.image_folder import open_rgb
 from softprune.train.data.speech import read_features
-from softprune.train.document import write_yaml
 from softprune.train.load_run import read_weights
 from softprune.train.processes import Processes
 from softprune.train.trainer import Position
+from softprune.train.yaml_io import write_yaml
 
 ALONE = Processes(rank=0, world=1, device=torch.device("cpu"))
 TWO = Counts(train=(1, 1), test=(1, 1))
@@ -113,7 +113,7 @@ def _file(name: str, reader: object) -> Read:
 
 def _assembled() -> Assembly:
     config = RunConfig.parse(trial_parts.SHORT)
-    return assemble(config, example_shape=(1, 1, 8, 8), steps_per_epoch=2, processes=ALONE)
+    return assemble(config, open_source(config), ALONE)
 
 
 def _runs(seeds: Path) -> Iterator[Format]:

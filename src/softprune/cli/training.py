@@ -90,9 +90,9 @@ def train(
         raise ValueError("name a YAML file or a recipe (softprune recipes lists them), or --resume a run folder")
     settings = RunConfig.load(config, changes or (), trust=trust)
     if dry_run:
-        from softprune.train.dry_run import rehearse
+        from softprune.train.dry_run import plan_text
 
-        console.print(escape(rehearse(settings)), highlight=False, soft_wrap=True)
+        console.print(escape(plan_text(settings)), highlight=False, soft_wrap=True)
         return
     if time_steps is not None:
         from softprune.train.dry_run import time_steps as measure

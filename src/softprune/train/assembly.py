@@ -34,35 +34,20 @@ from softprune.train.schedule import schedule_function, stretch
 
 @dataclass(frozen=True)
 class Assembly:
-    """The parts of a run.
+    """The parts of a run."""
 
-    Attributes:
-        config: with its length worked in (see `stretch`).
-        processes: where and among how many this one runs.
-        model: the network itself; its names are those in budgets and checkpoints.
-        runner: what the loop calls: the model, wrapped for several processes and compiled as configured.
-        unsynchronised: makes a context in which gradients stay on their process, to be exchanged with later ones.
-        sparsifier: None for a dense run.
-        profile: costs of the network.
-        optimizer: with its parameter groups.
-        average: an average of weights and thresholds, or None.
-        scaler: scales the loss in fp16; does nothing otherwise.
-        rate: learning rate of a global step.
-        steps_per_epoch: optimizer steps in an epoch.
-        total_steps: optimizer steps in the run.
-    """
-
-    config: RunConfig
-    processes: Processes
-    model: nn.Module
-    runner: nn.Module
+    config: RunConfig  # with its length worked in, see `stretch`
+    processes: Processes  # where and among how many this one runs
+    model: nn.Module  # the network itself; its names are those in budgets and checkpoints
+    runner: nn.Module  # what the loop calls: the model, wrapped for several processes and compiled as configured
+    # Makes a context in which gradients stay on their process, to be exchanged with later ones.
     unsynchronised: Callable[[], AbstractContextManager[None]]
-    sparsifier: Sparsifier | None
+    sparsifier: Sparsifier | None  # None for a dense run
     profile: Profile
     optimizer: torch.optim.Optimizer
-    average: AveragedModel | None
-    scaler: torch.amp.GradScaler
-    rate: Callable[[int], float]
+    average: AveragedModel | None  # of weights and thresholds
+    scaler: torch.amp.GradScaler  # of the loss in fp16; does nothing otherwise
+    rate: Callable[[int], float]  # learning rate of a global step
     steps_per_epoch: int
     total_steps: int
 
@@ -73,19 +58,13 @@ def open_source(config: RunConfig) -> Source:
 
 
 def assemble(
-    config: RunConfig,
-    *,
-    example_shape: tuple[int, ...],
-    steps_per_epoch: int,
-    processes: Processes,
-    weights: Mapping[str, Tensor] | None = None,
+    config: RunConfig, source: Source, processes: Processes, *, weights: Mapping[str, Tensor] | None = None
 ) -> Assembly:
     """Build everything; initial weights that are not given depend on the seed alone.
 
     Args:
         config: of the run.
-        example_shape: of one input, with batch 1.
-        steps_per_epoch: optimizer steps in an epoch.
+        source: its data, which are asked for a sample's shape and their number of steps.
         processes: where and among how many this one runs.
         weights: what the network begins with; None for random ones, also where a checkpoint will replace them.
 
@@ -105,9 +84,9 @@ def assemble(
     model.to(processes.device)
     if config.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    total_steps = config.epochs * steps_per_epoch
-    rate = schedule_function(config, steps_per_epoch)
-    example = torch.zeros(example_shape, device=processes.device)
+    steps_per_epoch = source.steps(config.batch, drop_last=config.drop_last)
+    total_steps, rate = config.epochs * steps_per_epoch, schedule_function(config, steps_per_epoch)
+    example = torch.zeros(source.example_shape, device=processes.device)
     sparsifier, decay = None, None
     if config.method is not None:
         s_init, decay, _ = proposed(config, model, rate, total_steps)
@@ -183,14 +162,15 @@ def make_optimizer(config: RunConfig, groups: list[dict[str, Any]]) -> torch.opt
 def _groups(
     config: RunConfig, model: nn.Module, sparsifier: Sparsifier | None, threshold_decay: float | None
 ) -> list[dict[str, Any]]:
-    weight_decay, norm_decay = config.optimizer.weight_decay, config.optimizer.norm_decay
+    given = config.optimizer
     if sparsifier is None:
-        return param_groups(model, [], weight_decay=weight_decay, norm_decay=norm_decay, threshold_decay=0.0)
+        decay, norm = given.weight_decay, given.norm_decay
+        return param_groups(model, [], weight_decay=decay, norm_decay=norm, threshold_decay=0.0)
     return sparsifier.param_groups(
-        weight_decay=weight_decay,
-        norm_decay=norm_decay,
+        weight_decay=given.weight_decay,
+        norm_decay=given.norm_decay,
         threshold_decay=threshold_decay,
-        importance_decay=config.optimizer.importance_decay,
+        importance_decay=given.importance_decay,
     )
 
 

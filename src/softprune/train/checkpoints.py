@@ -175,7 +175,7 @@ def restore(parts: Assembly, tensors: Mapping[str, Tensor], facts: Mapping[str, 
 
 
 def restore_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, average: bool) -> None:
-    """The weights of a checkpoint in a model that is managed as it was then."""
+    """Put the weights of a checkpoint into a model that is managed as it was then."""
     _load(model, tensors, weights_prefix(average=average))
 
 
@@ -217,7 +217,7 @@ def _gather_random(processes: Processes) -> list[dict[str, Any]]:
 
 
 def _set_random(states: list[dict[str, Any]], processes: Processes) -> None:
-    # With another number of processes there is no state to continue; the seed of the run has been set.
+    # Of another number of processes there is no state to continue; the seed of the run has been set.
     if len(states) != processes.world:
         return
     mine = states[processes.rank]

@@ -1,4 +1,4 @@
-"""A dry run: the whole plan of a run, without its data and without memory for its weights."""
+"""Before a run: its whole plan, without its data; and how long it will take, from a few of its real steps."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from softprune.train.data.source import Epoch
 from softprune.train.load_run import initial_weights
 from softprune.train.processes import join_processes
 from softprune.train.schedule import schedule_function, stretch
-from softprune.train.trainer import Stepper
+from softprune.train.trainer import take_step
+
+WARM_UP = 2  # steps before those that are timed
 
 
-def rehearse(config: RunConfig) -> str:
-    """The plan of a run as text: costs, targets, schedule, and when sparsity will set in.
+def plan_text(config: RunConfig) -> str:
+    """The plan of a run: costs, targets, schedule, and when sparsity will set in; without memory for its weights.
 
     Data of your own are opened, since only they know their size; the others need not be there.
     """
@@ -79,26 +81,17 @@ def _forecast(
     config: RunConfig, decided: Plan, decay: float | None, rate: Callable[[int], float], total: int
 ) -> Forecast | str:
     """The forecast for a threshold that stands for those on the meta device."""
-    first = decided.managed[0].transform
-    if not isinstance(first, SoftThreshold):
-        return ""
-    start = decided.managed[0].method
-    s = nn.Parameter(torch.full((1,), float(getattr(start, "s_init", 0.0))))
-    group = {"params": [s], "weight_decay": config.optimizer.weight_decay if decay is None else decay}
-    onset = onset_of(first.g)
+    first = decided.managed[0]
+    onset = onset_of(first.transform.g) if isinstance(first.transform, SoftThreshold) else None
     if onset is None:
         return ""
+    s = nn.Parameter(torch.full((1,), float(getattr(first.method, "s_init", 0.0))))
+    group = {"params": [s], "weight_decay": config.optimizer.weight_decay if decay is None else decay}
     return forecast(make_optimizer(config, [group]), s=s, s_on=onset, total_steps=total, scheduler=rate)
 
 
-# How long a run will take, from a few of its real steps.
-
-
-WARM_UP = 2
-
-
 def time_steps(config: RunConfig, steps: int) -> str:
-    """Measure optimizer steps on real data, at the largest part of the batch that fits, and estimate the whole.
+    """Measure optimizer steps on real data, in the largest parts of the batch that fit, and estimate the whole run.
 
     Args:
         config: of the run.
@@ -111,30 +104,23 @@ def time_steps(config: RunConfig, steps: int) -> str:
         torch.set_num_threads(run.threads)
     with join_processes() as processes:
         source = open_source(run)
-        per_epoch = source.steps(run.batch, drop_last=run.drop_last)
-        parts = assemble(
-            run,
-            example_shape=source.example_shape,
-            steps_per_epoch=per_epoch,
-            processes=processes,
-            weights=initial_weights(run),
-        )
+        parts = assemble(run, source, processes, weights=initial_weights(run))
         epoch = Epoch(number=0, seed=run.seed, batch=run.batch, rank=processes.rank, world=processes.world)
-        batches, stepper, seconds = source.train_epoch(epoch), Stepper(parts), []
-        for number in range(min(steps + WARM_UP, per_epoch)):
+        batches, seconds = source.train_epoch(epoch), []
+        for number in range(min(steps + WARM_UP, parts.steps_per_epoch)):
             began = time.perf_counter()
             batch = next(batches)
             while True:
                 try:
-                    stepper.step(number, *batch)
+                    take_step(parts, number, *batch)
                     break
                 except torch.OutOfMemoryError:
-                    pieces = 2 * stepper.parts.config.accumulate
+                    pieces = 2 * parts.config.accumulate
                     if pieces > len(batch[1]):
                         raise
-                    stepper = Stepper(replace(parts, config=run.model_copy(update={"accumulate": pieces})))
+                    parts = replace(parts, config=run.model_copy(update={"accumulate": pieces}))
             seconds.append(time.perf_counter() - began)
-    pieces = stepper.parts.config.accumulate
+    pieces = parts.config.accumulate
     measured = seconds[WARM_UP:] or seconds
     middle = statistics.median(measured)
     hours = middle * parts.total_steps / 3600

@@ -86,12 +86,7 @@ def _load(folder: Path, processes: Processes, *, best: bool, trust: bool) -> tup
     config = _config(folder, trust=trust)
     source = open_source(config)
     tensors, facts = _checkpoint(folder, best=best)
-    parts = assemble(
-        config,
-        example_shape=source.example_shape,
-        steps_per_epoch=source.steps(config.batch, drop_last=config.drop_last),
-        processes=processes,
-    )
+    parts = assemble(config, source, processes)
     if parts.sparsifier is not None:
         parts.sparsifier.load_state_dict(facts["sparsifier"])
     restore_weights(parts.model, tensors, average=parts.average is not None)
@@ -109,21 +104,13 @@ def _plain(parts: Assembly) -> nn.Module:
 
 @dataclass(frozen=True)
 class PlainNetwork:
-    """A module with zeros in it, and what is needed to hand it on.
+    """A module with zeros in it, and what is needed to hand it on."""
 
-    Attributes:
-        module: in eval mode, on the CPU.
-        example_shape: of one input, with batch 1.
-        name: of the network in the catalog, or package.module:factory.
-        args: keyword arguments of its factory.
-        source: the data of its run; None for a file of weights.
-    """
-
-    module: nn.Module
-    example_shape: tuple[int, ...]
-    name: str
-    args: Mapping[str, Any] = field(default_factory=dict)
-    source: Source | None = None
+    module: nn.Module  # in eval mode, on the CPU
+    example_shape: tuple[int, ...]  # of one input, with batch 1
+    name: str  # of the network in the catalog, or package.module:factory
+    args: Mapping[str, Any] = field(default_factory=dict)  # of its factory
+    source: Source | None = None  # the data of its run; None for a file of weights
 
     def inputs(self, count: int) -> Tensor:
         """The first training samples of its run, at most `count`; without a run random ones. The same each time."""

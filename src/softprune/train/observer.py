@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -16,21 +17,13 @@ Ending = Literal["finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Beginning:
-    """A run as it begins, or goes on.
+    """A run as it begins, or goes on."""
 
-    Attributes:
-        folder: the run folder; an observer may keep a file of its own there.
-        config: of the run.
-        step: steps that are done: 0, or where the run is continued. What was seen after it will come again.
-        kept: lines of metrics.jsonl up to that step.
-        logged: lines that there were before the others were forgotten.
-    """
-
-    folder: Path
+    folder: Path  # of the run; an observer may keep a file of its own there
     config: RunConfig
-    step: int
-    kept: int
-    logged: int
+    step: int  # steps that are done: 0, or where the run is continued; what was seen after it will come again
+    kept: int  # lines of metrics.jsonl up to that step
+    logged: int  # lines that there were before the others were forgotten
 
 
 @dataclass(frozen=True)
@@ -74,22 +67,78 @@ class Observer(Protocol):
 
 
 class Silent:
-    """An observer that looks away; a base for those that want some of what there is to see."""
+    """An observer that ignores everything; a base for those that want some of what there is to see."""
+
+    def on_begin(self, beginning: Beginning) -> None: ...
+    def on_step(self, progress: Progress) -> None: ...
+    def on_layers(self, rows: Sequence[Row]) -> None: ...
+    def on_metrics(self, metrics: Row) -> None: ...
+    def on_note(self, text: str) -> None: ...
+    def on_end(self, ending: Ending) -> None: ...
+
+
+class Fanout(Silent):
+    """The observer of a run and its loggers, as one observer.
+
+    What the observer raises ends the run. A logger that cannot begin does too, since nothing is lost yet. Later it does
+    not: if a service is out of reach after days of training, this is told once, and the logger left out from then on.
+
+    Args:
+        observer: who is told about loggers that fail.
+        loggers: by the name to tell.
+    """
+
+    def __init__(self, observer: Observer, loggers: Mapping[str, Observer]) -> None:
+        self._observer, self._loggers = observer, dict(loggers)
+        self._begun: dict[str, Observer] = {}
+        self._listening: dict[str, Observer] = {}
 
     def on_begin(self, beginning: Beginning) -> None:
-        """Nothing."""
+        """Let everyone begin.
+
+        Raises:
+            ValueError: if a logger cannot, with its reason.
+        """
+        for name, logger in self._loggers.items():
+            self._begun[name] = logger
+            try:
+                logger.on_begin(beginning)
+            except Exception as error:
+                raise ValueError(f"log.{name} could not begin: {error}") from error
+        self._listening = dict(self._begun)
+        self._observer.on_begin(beginning)
 
     def on_step(self, progress: Progress) -> None:
-        """Nothing."""
+        self._tell(lambda watcher: watcher.on_step(progress))
 
     def on_layers(self, rows: Sequence[Row]) -> None:
-        """Nothing."""
+        self._tell(lambda watcher: watcher.on_layers(rows))
 
     def on_metrics(self, metrics: Row) -> None:
-        """Nothing."""
+        self._tell(lambda watcher: watcher.on_metrics(metrics))
 
     def on_note(self, text: str) -> None:
-        """Nothing."""
+        self._tell(lambda watcher: watcher.on_note(text))
 
     def on_end(self, ending: Ending) -> None:
-        """Nothing."""
+        # Also for those that have failed: what they hold open would otherwise be in the way of the next run.
+        for name, logger in self._begun.items():
+            if name not in self._listening:
+                with suppress(Exception):  # told when it failed first
+                    logger.on_end(ending)
+        self._tell(lambda watcher: watcher.on_end(ending))
+
+    def _tell(self, see: Callable[[Observer], None]) -> None:
+        wish: StopRun | None = None
+        for name, logger in list(self._listening.items()):
+            try:
+                see(logger)
+            except StopRun as stop:
+                wish = stop
+            except Exception as error:
+                del self._listening[name]
+                problem = f"{type(error).__name__}: {error}"
+                self._observer.on_note(f"log.{name} has failed and is left out; the run goes on ({problem})")
+        see(self._observer)
+        if wish is not None:
+            raise wish

@@ -19,17 +19,11 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among its peers.
+    """This process among its peers."""
 
-    Attributes:
-        rank: which one this is, 0 to world - 1; only 0 writes files and prints.
-        world: how many there are.
-        device: where this one computes.
-    """
-
-    rank: int
-    world: int
-    device: torch.device
+    rank: int  # 0 to world - 1; only 0 writes files and prints
+    world: int  # how many there are
+    device: torch.device  # where this one computes
 
     @property
     def first(self) -> bool:
@@ -62,17 +56,16 @@ class Processes:
         Raises:
             ValueError: on the others, with the message of what was raised on the first.
         """
-        problem: Exception | None = None
-        if self.first:
-            try:
-                act()
-            except Exception as error:
-                problem = error
-        told = self.from_first(str(problem) if problem else None)
-        if problem is not None:
-            raise problem
-        if told is not None:
-            raise ValueError(told)
+        if not self.first:
+            if (told := self.from_first(None)) is not None:
+                raise ValueError(told)
+            return
+        try:
+            act()
+        except Exception as error:
+            self.from_first(str(error))
+            raise
+        self.from_first(None)
 
     def wait(self) -> None:
         if self.world > 1:
@@ -120,11 +113,11 @@ def run_and_leave(main: Callable[[], object], *, patience: float = 60.0) -> NoRe
             nothing about this process's code: its own work is done.
     """
     code = _code_of(main)
-    # An exit handler that fails has been reported, and does not change the code; the interpreter does the same.
+    # As in the interpreter, an exit handler that fails has been reported and does not change the code.
     with suppress(BaseException):
         atexit._run_exitfuncs()
-    if code == 0:
-        _part(patience)
+    if code == 0 and dist.is_available() and dist.is_initialized():
+        _meet_and_destroy(patience)
     for stream in (sys.stdout, sys.stderr):
         # Nobody may be reading any more, and there is no stream at all in a program without a console.
         with suppress(OSError, ValueError, AttributeError):
@@ -133,7 +126,7 @@ def run_and_leave(main: Callable[[], object], *, patience: float = 60.0) -> NoRe
 
 
 def _code_of(main: Callable[[], object]) -> int:
-    """Run it; the exit code that the interpreter would give, what went wrong printed as the interpreter would."""
+    """Run it; returns the exit code that the interpreter would give, after it has printed what went wrong."""
     try:
         main()
     except SystemExit as end:
@@ -150,10 +143,8 @@ def _code_of(main: Callable[[], object]) -> int:
     return 0
 
 
-def _part(patience: float) -> None:
-    """Meet the other processes and destroy the group; without them the group is left as it is."""
-    if not dist.is_available() or not dist.is_initialized():
-        return
+def _meet_and_destroy(patience: float) -> None:
+    """Meet the other processes and destroy the group; if they do not come the group is left as it is."""
     # A process that leaves while another still talks to it takes the other down.
     try:
         dist.barrier(async_op=True).wait(timedelta(seconds=patience))

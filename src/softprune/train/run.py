@@ -16,9 +16,8 @@ from softprune.train.checkpoints import Checkpoint, Checkpoints, restore, set_as
 from softprune.train.config import RunConfig
 from softprune.train.data.source import Source
 from softprune.train.load_run import initial_weights
-from softprune.train.loggers.base import Audience
-from softprune.train.loggers.services import open_loggers
-from softprune.train.observer import Beginning, Ending, Observer, Silent
+from softprune.train.loggers import open_loggers
+from softprune.train.observer import Beginning, Ending, Fanout, Observer, Silent
 from softprune.train.processes import Processes, join_processes
 from softprune.train.run_folder import RunFolder, locked
 from softprune.train.trainer import Position, Trainer
@@ -26,21 +25,13 @@ from softprune.train.trainer import Position, Trainer
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        folder: the run folder.
-        finished: False if a signal stopped it; then it can be continued.
-        first: whether this is the process that writes and prints.
-        result: what result.json holds; empty if it is not finished, and on other processes.
-        budget: the final one; None for a dense run.
-    """
-
-    folder: Path
-    finished: bool
-    first: bool
-    result: dict[str, Any]
-    budget: Budget | None
+    folder: Path  # of the run
+    finished: bool  # False if a signal stopped it; then it can be continued
+    first: bool  # whether this is the process that writes and prints
+    result: dict[str, Any]  # what result.json holds; empty if it is not finished, and on other processes
+    budget: Budget | None  # at the end; None for a dense run
 
 
 def train(config: RunConfig, folder: Path, *, observer: Observer | None = None) -> Outcome:
@@ -55,10 +46,10 @@ def train(config: RunConfig, folder: Path, *, observer: Observer | None = None) 
 
 
 def resume(folder: Path, *, observer: Observer | None = None, trust: bool = False) -> Outcome:
-    """Go on with a run from its last whole checkpoint; from the beginning if it has no checkpoint file at all.
+    """Continue a run from its last whole checkpoint; from the beginning if it has no checkpoint file at all.
 
     On the same machine, versions, thread count and number of processes the result is the same, bit for bit, as
-    that of a run that was never stopped. With another number of processes it goes on at the same step.
+    that of a run that was never stopped. With another number of processes it continues at the same step.
 
     Args:
         folder: the run folder.
@@ -76,50 +67,44 @@ def resume(folder: Path, *, observer: Observer | None = None, trust: bool = Fals
 def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) -> Outcome:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    run = RunFolder(folder)
+    loggers: dict[str, Observer] = {}
     with join_processes() as processes, ExitStack() as held:
 
-        def hold() -> None:
+        def lock() -> None:
             held.enter_context(locked(folder))
 
         if resume:
-            processes.on_first(hold)
+            processes.on_first(lock)
         source = open_source(config)
         _refuse_small_batches(config, source, processes)
-        loggers: dict[str, Observer] = {}
         processes.on_first(lambda: loggers.update(open_loggers(config.log)))
         if not resume:
             processes.on_first(lambda: RunFolder.refuse_taken(folder))
         notes: list[str] = []
         unreadable: list[Path] = []
-        checkpoints = Checkpoints(RunFolder(folder).checkpoints, keep=config.checkpoint.keep)
-        found = checkpoints.newest(notes, unreadable) if resume else None
-        parts = assemble(
-            config,
-            example_shape=source.example_shape,
-            steps_per_epoch=source.steps(config.batch, drop_last=config.drop_last),
-            processes=processes,
-            # Those that a checkpoint replaces need not be there any more.
-            weights=initial_weights(config) if found is None and config.model.weights is not None else None,
-        )
+        found = Checkpoints(run.checkpoints).newest(notes, unreadable) if resume else None
+        # Weights that a checkpoint replaces need not be there any more.
+        begun_with = initial_weights(config) if found is None and config.model.weights is not None else None
+        parts = assemble(config, source, processes, weights=begun_with)
         if not resume:
             # After the assembly: what cannot work, such as weights of another network, leaves no folder behind.
-            processes.on_first(hold)
+            processes.on_first(lock)
             processes.on_first(lambda: RunFolder.create(folder, config.dump(), seed=config.seed, world=processes.world))
-        audience, run = Audience(observer, loggers), RunFolder(folder)
-        trainer = Trainer(parts, source, run=run, observer=audience)
+        observers = Fanout(observer, loggers)
+        trainer, logged = Trainer(parts, source, run=run, observer=observers), 0
         if resume:
             processes.wait()  # for those that still read the checkpoints
             processes.on_first(lambda: notes.extend([set_aside(path) for path in unreadable]))
-        logged = _restore(trainer, found, notes) if resume else 0
+            logged = _restore(trainer, found, notes)
         ending: Ending = "failed"
         try:
+            step = trainer.position.step
             processes.on_first(
-                lambda: audience.on_begin(
-                    Beginning(folder, config, trainer.position.step, kept=len(run.metrics()), logged=logged)
-                )
+                lambda: observers.on_begin(Beginning(folder, config, step, kept=len(run.metrics()), logged=logged))
             )
             if processes.first and parts.sparsifier is not None and parts.sparsifier.forecast and not resume:
-                audience.on_note(str(parts.sparsifier.forecast))
+                observers.on_note(str(parts.sparsifier.forecast))
             finished = trainer.train()
             result = _result(trainer) if finished and processes.first else {}
             if result:
@@ -127,27 +112,26 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
             ending = "finished" if finished else "stopped"
         finally:
             if processes.first:
-                audience.on_end(ending)
+                observers.on_end(ending)
         budget = parts.sparsifier.measure() if parts.sparsifier is not None else None
         processes.wait()
     return Outcome(folder, finished, processes.first, result, budget)
 
 
 def _restore(trainer: Trainer, found: Checkpoint | None, notes: list[str]) -> int:
-    """Put a run back to a checkpoint, or to its beginning without one; how many lines it had logged."""
+    """Put a run back to a checkpoint, or to its beginning without one; returns how many lines it had logged."""
+    parts, run = trainer.parts, trainer.run
     if found is not None:
-        tensors, facts = found
-        restore(trainer.parts, tensors, facts)
-        trainer.position = Position.read(facts["progress"])
+        restore(parts, *found)
+        trainer.position = Position.read(found[1]["progress"])
     step, logged = trainer.position.step, 0
-    if trainer.processes.first:
-        logged = len(trainer.run.metrics())
-        trainer.run.remove_parts()
-        trainer.run.cut_back(step)
-        for note in notes:
+    if parts.processes.first:
+        logged = len(run.metrics())
+        run.remove_parts()
+        run.cut_back(step)
+        for note in [*notes, f"continuing {run.path} after step {step} of {parts.total_steps}"]:
             trainer.observer.on_note(note)
-        trainer.observer.on_note(f"continuing {trainer.run.path} after step {step} of {trainer.parts.total_steps}")
-    trainer.processes.wait()
+    parts.processes.wait()
     return logged
 
 
@@ -170,14 +154,8 @@ def _result(trainer: Trainer) -> dict[str, Any]:
             f"{trainer.run.path / METRICS} has lost its rows, so there is no result to write: the checkpoints are "
             f"whole, use softprune evaluate {trainer.run.path}"
         )
-    last = epochs[-1]
     keys = ("epoch", "step", "accuracy", "average_accuracy", "test_loss", "sparsity", "params", "macs", "units")
+    last = {key: epochs[-1][key] for key in keys if key in epochs[-1]}
     newest = trainer.checkpoints.regular()
-    return {
-        "last": {
-            **{k: last[k] for k in keys if k in last},
-            "checkpoint": f"checkpoints/{newest[-1].name}" if newest else None,
-        },
-        "best": trainer.position.best,
-        "seconds": round(trainer.position.seconds, 1),
-    }
+    last["checkpoint"] = f"checkpoints/{newest[-1].name}" if newest else None
+    return {"last": last, "best": trainer.position.best, "seconds": round(trainer.position.seconds, 1)}

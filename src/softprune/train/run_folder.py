@@ -1,4 +1,4 @@
-"""A lock that a process holds on a folder as long as it lives, and no longer."""
+"""The run folder: everything about a run, in files that can be read while it goes on; and a lock on folders."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ except ImportError:  # Windows: there one process at a time must be enough
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
-# Of a holder that is dead: data workers that it forked share its lock, and take some seconds to notice.
+MOST_BYTES = 512 << 20  # of a log that is read
+# Seconds to wait for a holder that is dead: data workers that it forked share its lock, and take a while to notice.
 _AFTERLIFE = 15.0
-_MOST_BYTES = 4096
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
-# What this process holds: folder and thread. Taking it again, further in, is no conflict.
+# What this process holds: folder and thread. Taking it again, further in, is not a conflict.
 _held: set[tuple[Path, int]] = set()
 
 
@@ -71,14 +71,18 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
 
     Raises:
         BlockingIOError: if it is still held then, with who holds it since when. Nothing was changed.
-        ValueError: if the lock is no regular file.
+        ValueError: if the lock is not a regular file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     mine = (folder.resolve(), threading.get_ident())
     if fcntl is None or mine in _held:
         yield
         return
-    file = _open(folder / LOCK)
+    path = folder / LOCK
+    # A link could lead to any file of the user's, and a pipe would be waited for.
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ValueError(f"{path} is not a regular file: remove it")
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     try:
         _take(file, folder, patience)
         _held.add(mine)
@@ -88,14 +92,6 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
             _held.discard(mine)
     finally:
         os.close(file)
-
-
-def _open(path: Path) -> int:
-    # A link could lead to any file of the user's, and a pipe would be waited for.
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise ValueError(f"{path} is no regular file: remove it")
-    return os.open(path, flags, 0o644)
 
 
 def _take(file: int, folder: Path, patience: float) -> None:
@@ -108,9 +104,10 @@ def _take(file: int, folder: Path, patience: float) -> None:
             holder = _holder(file)
             wait = max(patience, _AFTERLIFE) if _is_dead(holder) else patience
             if time.monotonic() - began >= wait:
+                who = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
                 raise BlockingIOError(
-                    f"{folder} is in use by {_words(holder)}: one process at a time may write to it. Wait for it, stop "
-                    "it, or choose another folder"
+                    f"{folder} is in use by {who if holder else 'another process'}: one process at a time may write to "
+                    "it. Wait for it, stop it, or choose another folder"
                 ) from None
             time.sleep(0.1)
         except OSError as error:
@@ -126,7 +123,7 @@ def _take(file: int, folder: Path, patience: float) -> None:
 def _holder(file: int) -> dict[str, Any]:
     """What the holder has written about itself; empty if it has not yet."""
     try:
-        found = json.loads(os.pread(file, _MOST_BYTES, 0))
+        found = json.loads(os.pread(file, 4096, 0))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -141,28 +138,12 @@ def _is_dead(holder: dict[str, Any]) -> bool:
     except (ProcessLookupError, OverflowError):
         return True
     except OSError:
-        return False
+        pass
     return False
 
 
-def _words(holder: dict[str, Any]) -> str:
-    if not holder:
-        return "another process"
-    return f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
-
-
-# The run folder: everything about a training run, in files that can be read while it goes on.
-
-
-MOST_BYTES = 512 << 20  # of a log that is read
-
-
 class RunFolder:
-    """The files of a run; every one is appended to line by line, or replaced as a whole.
-
-    Args:
-        path: the folder.
-    """
+    """The files of a run; every one is appended to line by line, or replaced as a whole."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -186,7 +167,7 @@ class RunFolder:
 
     @staticmethod
     def refuse_taken(path: Path) -> None:
-        """A folder that already holds a run is not for another."""
+        """Refuse a folder that already holds a run, or what is left of one."""
         if (path / CONFIG).exists():
             raise ValueError(
                 f"{path} already holds a run: continue it with --resume {path}, or choose another folder with --out"
@@ -200,7 +181,6 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing run folder."""
         if not (path / CONFIG).is_file():
             raise ValueError(f"{path} holds no run: it has no {CONFIG}")
         return cls(path)
@@ -214,7 +194,7 @@ class RunFolder:
         self._append(METRICS, json.dumps(dict(metrics)) + "\n")
 
     def log_layers(self, epoch: int, step: int, diagnoses: Sequence[Diagnosis], profile: Profile) -> list[Row]:
-        """Append one row per tensor to layers.csv; the rows, by column."""
+        """Append one row per tensor to layers.csv; returns the rows, by column."""
         rows: list[Row] = [
             {"epoch": epoch, "step": step, **asdict(d), "macs": round(profile[d.name].macs * d.density)}
             for d in diagnoses
@@ -231,7 +211,7 @@ class RunFolder:
         write_text(self.path / RESULT, json.dumps({"version": RUN_VERSION, **result}, indent=2) + "\n")
 
     def remove_parts(self) -> None:
-        """Delete what a process that was killed while writing has left behind; whole files never have such names."""
+        """Delete what a process left behind that was killed while it wrote; whole files never have such names."""
         # The second is what safetensors writes to before it renames.
         for pattern in (".*.part", ".tmp??????"):
             for part in self.path.rglob(pattern):
@@ -241,16 +221,18 @@ class RunFolder:
         """Forget what was logged after this step, and a line that was cut off while it was written.
 
         Raises:
-            ValueError: naming a file that is no such log, before any is changed.
+            ValueError: naming a file that is not such a log, before any is changed.
         """
         kept = [line for line in self._lines(METRICS) if (found := _step_of(line)) is not None and found <= step]
-        header, *lines = self._lines(LAYERS) or [",".join(LAYER_COLUMNS)]
-        if header != ",".join(LAYER_COLUMNS):
+        columns = ",".join(LAYER_COLUMNS)
+        header, *lines = self._lines(LAYERS) or [columns]
+        if header != columns:
             raise ValueError(
-                f"{self.path / LAYERS} has the columns {header[:200]!r}, where {','.join(LAYER_COLUMNS)} are needed; "
-                "put the file back, or an empty one"
+                f"{self.path / LAYERS} has the columns {header[:200]!r}, where {columns} are needed; put the file "
+                "back, or an empty one"
             )
-        rows = [row for row in lines if _is_layer(row) and int(row.split(",")[1]) <= step]
+        whole = [cells for cells in (line.split(",") for line in lines) if len(cells) == len(LAYER_COLUMNS)]
+        rows = [",".join(cells) for cells in whole if cells[1].isdecimal() and int(cells[1]) <= step]
         write_text(self.path / METRICS, "".join(f"{line}\n" for line in kept))
         write_text(self.path / LAYERS, "".join(f"{line}\n" for line in [header, *rows]))
 
@@ -259,11 +241,7 @@ class RunFolder:
         return [json.loads(line) for line in self._lines(METRICS) if _step_of(line) is not None]
 
     def thresholds(self) -> dict[str, float]:
-        """Threshold of every tensor in the last epoch of layers.csv.
-
-        Raises:
-            ValueError: if the file has other columns, or no numbers in them.
-        """
+        """The threshold of every tensor in the last epoch of layers.csv."""
         try:
             rows = csv.DictReader(self._lines(LAYERS))
             return {row["name"]: float(row["alpha"]) for row in rows}
@@ -290,11 +268,6 @@ def _step_of(line: str) -> int | None:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-
-
-def _is_layer(row: str) -> bool:
-    cells = row.split(",")
-    return len(cells) == len(LAYER_COLUMNS) and cells[1].isdecimal()
 
 
 def _environment(seed: int, world: int) -> dict[str, Any]:

@@ -17,9 +17,7 @@ from softprune.train.config import RunConfig, ScheduleConfig
 def learning_rate(
     schedule: ScheduleConfig, base_lr: float, *, epoch: int, step_in_epoch: int, steps_per_epoch: int, epochs: int
 ) -> float:
-    """The learning rate of one optimizer step.
-
-    With t in epochs, w the warm-up and E the length of the run:
+    """The learning rate of one optimizer step, with t in epochs, w the warm-up and E the length of the run:
 
         warm-up   base_lr (t + 1) / w                        t < w
         cosine    base_lr (1 + cos(pi (t - w) / (E - w))) / 2    between base_lr and final base_lr
@@ -30,14 +28,11 @@ def learning_rate(
 
     Args:
         schedule: the kind of schedule.
-        base_lr: highest learning rate.
+        base_lr: the highest learning rate.
         epoch: complete epochs, from 0.
         step_in_epoch: complete optimizer steps of this epoch, from 0.
         steps_per_epoch: optimizer steps in an epoch.
         epochs: length of the run.
-
-    Raises:
-        ValueError: for a step that the run does not have.
 
     Example:
         >>> paper = ScheduleConfig(warmup_epochs=5, per="epoch")
@@ -53,7 +48,7 @@ def learning_rate(
     now = epoch * unit + (step_in_epoch if schedule.per == "step" else 0)
     warmup, end = schedule.warmup_epochs * unit, epochs * unit
     if now < warmup:
-        # A warm-up that is no whole number of steps must not overshoot.
+        # A warm-up need not be a whole number of steps, and must not overshoot.
         return base_lr * min(1.0, (now + 1) / warmup)
     if schedule.name == "cosine":
         share = 0.5 * (1 + math.cos(math.pi * (now - warmup) / (end - warmup)))
@@ -78,8 +73,6 @@ def schedule_function(config: RunConfig, steps_per_epoch: int) -> Callable[[int]
         >>> rate(0), round(rate(600), 3)
         (0.1, 0.05)
     """
-    # Stretching needs the learning rates of this module.
-
     run = stretch(config)
 
     @lru_cache(maxsize=None if run.schedule.per == "epoch" else 1)
@@ -100,16 +93,11 @@ def schedule_function(config: RunConfig, steps_per_epoch: int) -> Callable[[int]
     method = None if run.method is None else run.method.sketch
     if method is None or method.goal_settings.rounds == 1:
         return rate
-    total_steps = run.epochs * steps_per_epoch
-    settings = method.goal_settings
-    return restarted(rate, rounds=settings.rounds, total_steps=total_steps, later_from=settings.restart_at)
+    steps, settings = run.epochs * steps_per_epoch, method.goal_settings
+    return restarted(rate, rounds=settings.rounds, total_steps=steps, later_from=settings.restart_at)
 
 
 # Longer and shorter runs in which the thresholds take the same course.
-
-
-# A schedule per step is summed with this many steps in an epoch; more change the sum by less than a thousandth.
-_STEPS = 100
 
 
 def stretch(config: RunConfig) -> RunConfig:
@@ -141,10 +129,8 @@ def stretch(config: RunConfig) -> RunConfig:
 
 
 def _stretch_schedule(schedule: ScheduleConfig, length: float, epochs: int) -> ScheduleConfig:
-    whole = schedule.per == "epoch"
-
     def scaled(mark: float) -> float:
-        return float(max(1, _round(mark * length))) if whole and mark else mark * length
+        return float(max(1, _round(mark * length))) if schedule.per == "epoch" and mark else mark * length
 
     warmup = min(float(epochs), scaled(schedule.warmup_epochs))
     marks = tuple(mark for mark in map(scaled, schedule.milestones) if mark < epochs)
@@ -153,7 +139,8 @@ def _stretch_schedule(schedule: ScheduleConfig, length: float, epochs: int) -> S
 
 def _rate_sum(schedule: ScheduleConfig, epochs: int) -> float:
     """The sum of the learning rates for a highest one of 1, in epochs."""
-    steps = 1 if schedule.per == "epoch" else _STEPS
+    # Of a schedule per step more than 100 steps in an epoch change the sum by less than a thousandth.
+    steps = 1 if schedule.per == "epoch" else 100
     rates = (
         learning_rate(schedule, 1.0, epoch=epoch, step_in_epoch=step, steps_per_epoch=steps, epochs=epochs)
         for epoch in range(epochs)

@@ -77,9 +77,6 @@ def _autocast(parts: Assembly) -> AbstractContextManager[Any]:
     return torch.autocast(parts.processes.device.type, dtype=dtype)
 
 
-# Stopping cleanly: a signal asks, the loop decides when.
-
-
 class Interruption:
     """Remembers SIGINT and SIGTERM while it is entered, so that the loop can finish its step and checkpoint.
 
@@ -120,89 +117,83 @@ class Interruption:
 LEAST_SCALE = 1.0
 
 
-class Stepper:
-    """Makes the steps of an assembled run."""
+def take_step(parts: Assembly, number: int, inputs: Tensor, labels: Tensor) -> float:
+    """Make a step, and return the mean loss over the samples of all processes.
 
-    def __init__(self, parts: Assembly) -> None:
-        self.parts = parts
+    In fp16 gradients may overflow. Then nothing is moved: the loss scale is lowered and the same batch taken again.
+    So step n of a run always has the n-th batch and the n-th learning rate, and all that counts steps agrees.
 
-    def step(self, number: int, inputs: Tensor, labels: Tensor) -> float:
-        """Make a step, and return the mean loss over the samples of all processes.
+    Args:
+        parts: the assembled run.
+        number: steps of the run before this one.
+        inputs: this process's share of the batch.
+        labels: of these.
 
-        In fp16 gradients may overflow. Then nothing is moved: the loss scale is lowered and the same batch taken again.
-        So step n of a run always has the n-th batch and the n-th learning rate, and all that counts steps agrees.
+    Raises:
+        FloatingPointError: when the loss is NaN or infinite, or gradients overflow however small the scale.
+    """
+    lr = parts.rate(number)
+    for group in parts.optimizer.param_groups:
+        group["lr"] = lr
+    (samples,) = parts.processes.total(len(labels))
+    while True:
+        loss = _backward(parts, inputs, labels, samples)
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss} at step {number + 1}; {_where_not_finite(parts)}")
+        if _move(parts):
+            break
+        if parts.scaler.get_scale() < LEAST_SCALE:
+            raise FloatingPointError(
+                f"gradients overflow fp16 at step {number + 1} without any loss scale; {_where_not_finite(parts)}, or "
+                "set precision=bf16"
+            )
+    if parts.average is not None:
+        parts.average.update_parameters(parts.model)
+    return loss
 
-        Args:
-            number: steps of the run before this one.
-            inputs: this process's share of the batch.
-            labels: likewise.
 
-        Raises:
-            FloatingPointError: when the loss is NaN or infinite, or gradients overflow however small the scale.
-        """
-        parts = self.parts
-        lr = parts.rate(number)
-        for group in parts.optimizer.param_groups:
-            group["lr"] = lr
-        (samples,) = parts.processes.total(len(labels))
-        while True:
-            loss = self._backward(inputs, labels, samples)
-            if not math.isfinite(loss):
-                raise FloatingPointError(f"the loss is {loss} at step {number + 1}; {self._name_the_bad()}")
-            if self._apply():
-                break
-            if parts.scaler.get_scale() < LEAST_SCALE:
-                raise FloatingPointError(
-                    f"gradients overflow fp16 at step {number + 1} without any loss scale; {self._name_the_bad()}, "
-                    "or set precision=bf16"
-                )
-        if parts.average is not None:
-            parts.average.update_parameters(parts.model)
-        return loss
+def _backward(parts: Assembly, inputs: Tensor, labels: Tensor, samples: float) -> float:
+    """Leave the gradient of the mean loss over the samples of all processes; returns that mean."""
+    config, processes = parts.config, parts.processes
+    parts.optimizer.zero_grad()
+    summed = []
+    # Every process makes the same number of parts, whatever its share of the batch.
+    pieces = (t.tensor_split(config.accumulate) for t in (inputs, labels))
+    for nth, (x, y) in enumerate(zip(*pieces, strict=True), start=1):
+        x, y = _place(x, parts), y.to(processes.device, non_blocking=True)
+        # Gradients are exchanged once, with those of the last part.
+        with nullcontext() if nth == config.accumulate else parts.unsynchronised():
+            with _autocast(parts):
+                losses = F.cross_entropy(parts.runner(x), y, label_smoothing=config.label_smoothing, reduction="sum")
+            # Wrappers average gradients over processes; this makes it the mean over the samples of all of them.
+            parts.scaler.scale(losses).backward(torch.full_like(losses, processes.world / samples))
+        summed.append(losses.detach())
+    # Read at the end: on an accelerator every reading waits until all before it is computed.
+    return processes.total(sum(s.item() for s in summed))[0] / samples
 
-    def _backward(self, inputs: Tensor, labels: Tensor, samples: float) -> float:
-        """Leave the gradient of the mean loss over the samples of all processes; returns that mean."""
-        parts, config, processes = self.parts, self.parts.config, self.parts.processes
-        parts.optimizer.zero_grad()
-        summed = []
-        # Every process makes the same number of parts, whatever its share of the batch.
-        pieces = (t.tensor_split(config.accumulate) for t in (inputs, labels))
-        for nth, (x, y) in enumerate(zip(*pieces, strict=True), start=1):
-            x, y = _place(x, parts), y.to(processes.device, non_blocking=True)
-            # Gradients are exchanged once, with those of the last part.
-            with nullcontext() if nth == config.accumulate else parts.unsynchronised():
-                with _autocast(parts):
-                    losses = F.cross_entropy(
-                        parts.runner(x), y, label_smoothing=config.label_smoothing, reduction="sum"
-                    )
-                # Wrappers average gradients over processes; this makes it the mean over the samples of all of them.
-                parts.scaler.scale(losses).backward(torch.full_like(losses, processes.world / samples))
-            summed.append(losses.detach())
-        # Read at the end: on an accelerator every reading waits until all before it is computed.
-        return processes.total(sum(s.item() for s in summed))[0] / samples
 
-    def _apply(self) -> bool:
-        """Move the weights; False if gradients overflowed, the loss scale was lowered and nothing moved."""
-        parts = self.parts
-        if (limit := parts.config.clip_norm) is not None:
-            # Thresholds are left out: clipping them would weaken the pull of the loss, and not that of the decay.
-            parts.scaler.unscale_(parts.optimizer)
-            groups = [g for g in parts.optimizer.param_groups if g.get("name") not in ("threshold", "undecayed")]
-            torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], limit)
-        scale = parts.scaler.get_scale()
-        parts.scaler.step(parts.optimizer)
-        parts.scaler.update()
-        return parts.scaler.get_scale() >= scale
+def _move(parts: Assembly) -> bool:
+    """Move the weights; False if gradients overflowed, the loss scale was lowered and nothing moved."""
+    if (limit := parts.config.clip_norm) is not None:
+        # Thresholds are left out: clipping them would weaken the pull of the loss, and not that of the decay.
+        parts.scaler.unscale_(parts.optimizer)
+        groups = [g for g in parts.optimizer.param_groups if g.get("name") not in ("threshold", "undecayed")]
+        torch.nn.utils.clip_grad_norm_([p for group in groups for p in group["params"]], limit)
+    scale = parts.scaler.get_scale()
+    parts.scaler.step(parts.optimizer)
+    parts.scaler.update()
+    return parts.scaler.get_scale() >= scale
 
-    def _name_the_bad(self) -> str:
-        where = "the inputs or the loss itself"
-        for name, p in self.parts.model.named_parameters():
-            if not bool(torch.isfinite(whole(p.detach())).all()):
-                where = f"the values of {name}"
-                break
-            if p.grad is not None and not bool(torch.isfinite(whole(p.grad)).all()):
-                where = f"the gradient of {name}"
-        return f"not finite: {where}. Lower the learning rate or clip_norm"
+
+def _where_not_finite(parts: Assembly) -> str:
+    where = "the inputs or the loss itself"
+    for name, p in parts.model.named_parameters():
+        if not bool(torch.isfinite(whole(p.detach())).all()):
+            where = f"the values of {name}"
+            break
+        if p.grad is not None and not bool(torch.isfinite(whole(p.grad)).all()):
+            where = f"the gradient of {name}"
+    return f"not finite: {where}. Lower the learning rate or clip_norm"
 
 
 # The training loop.
@@ -223,11 +214,7 @@ class Position:
 
     @classmethod
     def read(cls, facts: object) -> Position:
-        """The position that a checkpoint holds.
-
-        Raises:
-            ValueError: if it is not one.
-        """
+        """The position that a checkpoint holds; anything else is refused by a ValueError."""
         try:
             return TypeAdapter(cls).validate_python(facts)
         except ValidationError as error:
@@ -249,20 +236,12 @@ class Trainer:
         self.config, self.processes = parts.config, parts.processes
         self.checkpoints = Checkpoints(run.checkpoints, keep=self.config.checkpoint.keep)
         self.position = Position()
-        self._stepper = Stepper(parts)
         self._wish: str | None = None  # of the observer, to stop
         self._began = time.perf_counter()  # moved back by the time that earlier parts of the run took
         self._began_after, self._began_at = 0.0, 0
 
     def train(self) -> bool:
-        """Go on to the end.
-
-        Returns:
-            Whether the end was reached; False if a signal or the observer asked to stop, after a checkpoint.
-
-        Raises:
-            FloatingPointError: when the loss is NaN or infinite, naming the step and the tensor.
-        """
+        """Go on to the end; False if a signal or the observer asked to stop before it, after a checkpoint."""
         self._began_after, self._began_at = self.position.seconds, self.position.step
         self._began = time.perf_counter() - self._began_after
         with Interruption() as interruption:
@@ -283,20 +262,15 @@ class Trainer:
         return self.checkpoints.save(self.parts, asdict(self.position), best=best)
 
     def steps(self) -> Iterator[float]:
-        """Make the steps that are left of this epoch, one at a time; the loss of each, after it was written down."""
-        done, start = divmod(self.position.step, self.parts.steps_per_epoch)
+        """Make the steps that are left of this epoch, one at a time; yields each loss, after it was written down."""
+        config, (done, start) = self.config, divmod(self.position.step, self.parts.steps_per_epoch)
+        rank, world, batch = self.processes.rank, self.processes.world, config.batch
         epoch = Epoch(
-            number=done,
-            seed=self.config.seed,
-            batch=self.config.batch,
-            rank=self.processes.rank,
-            world=self.processes.world,
-            start=start,
-            drop_last=self.config.drop_last,
+            number=done, seed=config.seed, batch=batch, rank=rank, world=world, start=start, drop_last=config.drop_last
         )
         self.parts.runner.train()
         for inputs, labels in self.source.train_epoch(epoch):
-            loss = self._stepper.step(self.position.step, inputs, labels)
+            loss = take_step(self.parts, self.position.step, inputs, labels)
             self.position.step += 1
             self._after_step(done, loss)
             yield loss
@@ -371,7 +345,7 @@ class Trainer:
             self.save(best=True)
 
     def _describe(self, epoch: int, score: Score, averaged: Score | None) -> dict[str, Any]:
-        """The metrics of an epoch; budget and layers are written on the way."""
+        """The metrics of an epoch; also writes budget and layers."""
         step = self.position.step
         metrics: dict[str, Any] = {
             "kind": "epoch", "epoch": epoch, "step": step, "lr": self.parts.rate(step - 1),

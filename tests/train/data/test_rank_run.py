@@ -11,7 +11,7 @@ from sequence_files import HAR_COUNTS, write_har
 from softprune.deploy.export.formats import from_pretrained, save_pretrained
 from softprune.train.config import ConfigError, RunConfig, config_schema
 from softprune.train.data import har
-from softprune.train.dry_run import rehearse
+from softprune.train.dry_run import plan_text
 from softprune.train.load_run import bake_run, evaluate_run, plain_network, plain_weights
 from softprune.train.observer import Silent
 from softprune.train.run import resume, train
@@ -97,8 +97,8 @@ def test_the_network_it_leaves_is_folded_and_its_weights_can_begin_another_run(r
     assert train(config(root, model=model, epochs=1), tmp_path / "next").finished
 
 
-def test_the_rehearsal_tells_the_ranks(root):
-    told = rehearse(config(root))
+def test_the_plan_tells_the_ranks(root):
+    told = plan_text(config(root))
     assert "rnn.cell.u.m" in told and "a share of Params(count=4)" in told
 
 

@@ -6,10 +6,10 @@ import pytest
 from sweep_parts import SHORT, write_sweep
 
 from softprune.train.config import ConfigError, RunConfig
-from softprune.train.document import write_yaml
-from softprune.train.sweep.config import SweepConfig
 from softprune.train.sweep.run import describe
 from softprune.train.sweep.sweep import Sweep
+from softprune.train.sweep.sweep_config import SweepConfig
+from softprune.train.yaml_io import write_yaml
 
 GOOD = {"base": "digits/str", "search": {"optimizer.lr": [0.05, 0.1]}, "sampler": "grid"}
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -63,7 +63,7 @@ def test_every_problem_is_listed_at_once(tmp_path):
         ({"pruner": {"name": "halving", "startup_trials": 2}}, "2 has no effect with halving, only with median"),
         ({"pruner": {"name": "median", "factor": 4}}, "4 has no effect with median, only with halving and hyperband"),
         ({"name": "a b"}, "name: 'a b' must begin with"),
-        ({"storage": "study.db"}, "is no database URL"),
+        ({"storage": "study.db"}, "is not a database URL"),
         ({"storage": "sqlite:///study.db"}, "names no file by its whole path"),
         ({"version": 2}, "this release reads version 1"),
     ],
@@ -85,7 +85,7 @@ def test_a_sweep_that_cannot_be_meant(tmp_path, keys, sentence):
         ({"search": {"optimizer.lr": [0.1, 0.0]}}, "search.optimizer.lr: 0.0 is not above 0"),
         (
             {"search": {"epochs": {"low": 0.5, "high": 4}}},
-            "search.epochs.low: 0.5 is no whole number, but epochs is one",
+            "search.epochs.low: 0.5 is not a whole number, but epochs is one",
         ),
         ({"search": {"epochs": {"low": 2, "high": 4.0}}}, "but epochs is one: write 4"),
         (

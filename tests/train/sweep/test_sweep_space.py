@@ -3,7 +3,7 @@
 import optuna
 import pytest
 
-from softprune.train.sweep.config import Range, Space, costs, label, objective_values, parse_search
+from softprune.train.sweep.sweep_config import Range, Space, costs, label, objective_values, parse_search
 
 SPACE = Space(
     parse_search(

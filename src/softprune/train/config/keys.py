@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from softprune.methods.registry import method_names
 from softprune.train.config.method import MethodConfig, method_descriptions
 from softprune.train.config.sections import ConfigError, Problem, Section, shown, unknown_choice, unknown_key
-from softprune.train.document import write_yaml
+from softprune.train.yaml_io import write_yaml
 
 # The place of an element of a list in a documented path.
 ELEMENT = "[]"

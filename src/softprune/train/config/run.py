@@ -43,7 +43,7 @@ from softprune.train.config.sections import (
     refuse_code,
     unknown_key,
 )
-from softprune.train.document import parse_yaml
+from softprune.train.yaml_io import parse_yaml
 
 MOST_BYTES = 4 << 20  # of a configuration: YAML is read slowly, and nobody writes so much
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # also the name of a folder

@@ -1,4 +1,7 @@
-"""Making the study of a sweep, or joining it: the first worker lays out all trials, the others find them."""
+"""The sweep folder: what is searched, the study, a run folder per trial, and the results.
+
+The first worker makes it and lays out all trials, the others find them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import sqlite3
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError, StorageInternalError
@@ -16,21 +18,62 @@ from sqlalchemy.exc import SQLAlchemyError
 from softprune.records import CONFIG, require_regular, write_text, write_whole
 from softprune.train.config import RunConfig
 from softprune.train.run_folder import locked
-from softprune.train.sweep.config import DIRECTIONS, SweepConfig
 from softprune.train.sweep.study import SLOT, SharedStudy, open_file, open_url, prefer_log, without_password
 from softprune.train.sweep.sweep import BASE, Sweep, description, differences
+from softprune.train.sweep.sweep_config import DIRECTIONS, SweepConfig
 
-DATABASE = "study.db"
-# Attributes of the study.
-DESCRIPTION, READY = "sweep", "ready"
+DATABASE, SWEEP, TRIALS = "study.db", "sweep.yaml", "trials"
+DESCRIPTION, READY = "sweep", "ready"  # attributes of the study
+_PATIENCE = 120  # seconds to wait for another process that is making the same folder
+
+
+def enter(sweep: Sweep, folder: Path) -> SharedStudy:
+    """Make the folder of a sweep and its study, or join them if they are there.
+
+    Raises:
+        ValueError: if the folder or the study belongs to something else.
+    """
+    if (folder / CONFIG).exists():
+        raise ValueError(f"{folder} holds a run, not a sweep; choose another folder with --out")
+    with locked(folder, patience=_PATIENCE):
+        if (folder / SWEEP).exists():
+            _refuse_another_folder(sweep, folder)
+        study = open_study(sweep, folder)
+        if not (folder / SWEEP).exists():
+            (folder / TRIALS).mkdir(exist_ok=True)
+            write_text(folder / BASE, sweep.base.dump())
+            # Last: a folder with a sweep file is a sweep that can be joined.
+            write_text(folder / SWEEP, _kept(sweep).dump())
+        return study
+
+
+def trial_folder(folder: Path, number: int) -> Path:
+    """The run folder of a trial."""
+    return folder / TRIALS / f"{number:04d}"
+
+
+def _kept(sweep: Sweep) -> SweepConfig:
+    """The sweep as its folder keeps it: the base is a file beside it, and no password is written down."""
+    storage = sweep.config.storage and without_password(sweep.config.storage)
+    return sweep.config.model_copy(update={"base": BASE, "changes": {}, "storage": storage})
+
+
+def _refuse_another_folder(sweep: Sweep, folder: Path) -> None:
+    stored = SweepConfig.load(folder / SWEEP)
+    different = differences(
+        description(stored, RunConfig.load(folder / BASE, trust=True)), description(sweep.config, sweep.base)
+    )
+    if stored.storage != _kept(sweep).storage:
+        different.append("storage")
+    if different:
+        raise ValueError(
+            f"{folder} holds another sweep: {', '.join(different)} differ. Start the one that is there with "
+            f"softprune sweep {folder / SWEEP} --out {folder}, or choose another folder with --out"
+        )
 
 
 def open_study(sweep: Sweep, folder: Path) -> SharedStudy:
-    """Join the study of a sweep, or make it.
-
-    Args:
-        sweep: what is searched.
-        folder: of the sweep; locked, so that no other process makes the study at the same time.
+    """Join the study of a sweep, or make it; its folder is locked, so that no other process makes it at the same time.
 
     Raises:
         ValueError: if the storage has another study of this name, or cannot be reached.
@@ -56,7 +99,13 @@ def open_study(sweep: Sweep, folder: Path) -> SharedStudy:
         storage = open_url(url, grace_seconds=grace)
         _create(sweep, storage)
         _wait_until_ready(sweep, storage, patience=grace)
-    _refuse_another(sweep, storage)
+    attributes = optuna.load_study(study_name=sweep.config.name, storage=storage).user_attrs
+    if different := differences(attributes.get(DESCRIPTION, {}), description(sweep.config, sweep.base)):
+        where = "this folder" if url is None else without_password(url)
+        raise ValueError(
+            f"the study {sweep.config.name!r} in {where} searches something else: {', '.join(different)} differ; "
+            "choose another name, or another folder with --out"
+        )
     return SharedStudy(sweep, storage)
 
 
@@ -118,72 +167,3 @@ def _wait_until_ready(sweep: Sweep, storage: RDBStorage, *, patience: float) -> 
                 f"optuna delete-study --study-name {sweep.config.name} --storage URL"
             )
         time.sleep(0.5)
-
-
-def _refuse_another(sweep: Sweep, storage: RDBStorage) -> None:
-    study = optuna.load_study(study_name=sweep.config.name, storage=storage)
-    different = differences(study.user_attrs.get(DESCRIPTION, {}), description(sweep.config, sweep.base))
-    if different:
-        where = "this folder" if sweep.config.storage is None else without_password(sweep.config.storage)
-        raise ValueError(
-            f"the study {sweep.config.name!r} in {where} searches something else: {', '.join(different)} differ; "
-            "choose another name, or another folder with --out"
-        )
-
-
-# The sweep folder: what is searched, the study, a run folder per trial, and the results.
-
-
-SWEEP, TRIALS = "sweep.yaml", "trials"
-# Seconds to wait for another process that is making the same folder.
-_PATIENCE = 120
-
-
-def enter(sweep: Sweep, folder: Path) -> SharedStudy:
-    """Make the folder of a sweep and its study, or join them if they are there.
-
-    Raises:
-        ValueError: if the folder or the study belongs to something else.
-    """
-    if (folder / CONFIG).exists():
-        raise ValueError(f"{folder} holds a run, not a sweep; choose another folder with --out")
-    with locked(folder, patience=_PATIENCE):
-        if (folder / SWEEP).exists():
-            _folder_refuse_another(sweep, folder)
-        study = open_study(sweep, folder)
-        if not (folder / SWEEP).exists():
-            (folder / TRIALS).mkdir(exist_ok=True)
-            write_text(folder / BASE, sweep.base.dump())
-            # Last: a folder with a sweep file is a sweep that can be joined.
-            write_text(folder / SWEEP, _kept(sweep).dump())
-        return study
-
-
-def trial_folder(folder: Path, number: int) -> Path:
-    """The run folder of a trial."""
-    return folder / TRIALS / f"{number:04d}"
-
-
-def _kept(sweep: Sweep) -> SweepConfig:
-    """The sweep as its folder keeps it: the base is a file beside it, and no password is written down."""
-    storage = sweep.config.storage
-    update: dict[str, Any] = {
-        "base": BASE,
-        "changes": {},
-        "storage": None if storage is None else without_password(storage),
-    }
-    return sweep.config.model_copy(update=update)
-
-
-def _folder_refuse_another(sweep: Sweep, folder: Path) -> None:
-    stored = SweepConfig.load(folder / SWEEP)
-    different = differences(
-        description(stored, RunConfig.load(folder / BASE, trust=True)), description(sweep.config, sweep.base)
-    )
-    if stored.storage != _kept(sweep).storage:
-        different.append("storage")
-    if different:
-        raise ValueError(
-            f"{folder} holds another sweep: {', '.join(different)} differ. Start the one that is there with "
-            f"softprune sweep {folder / SWEEP} --out {folder}, or choose another folder with --out"
-        )

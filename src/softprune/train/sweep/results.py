@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from softprune.records import write_text
-from softprune.train.sweep.config import COUNTS, DIRECTIONS, costs
 from softprune.train.sweep.study import FOLDER, HOST, Slot, State
 from softprune.train.sweep.sweep import Sweep
+from softprune.train.sweep.sweep_config import COUNTS, DIRECTIONS, costs
 
 FORMAT, VERSION = "softprune-sweep", 1
 TABLE, BEST = "trials.csv", "best.json"
@@ -24,38 +24,23 @@ TABLE, BEST = "trials.csv", "best.json"
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What became of a trial so far.
+    """What became of a trial so far."""
 
-    Attributes:
-        number: of the trial; also names its folder.
-        state: where it stands.
-        params: the values it has; empty until they are chosen.
-        objectives: by name; empty unless it is complete.
-        attempts: how often it was begun or continued.
-        folder: its run folder, relative to the sweep folder; with the machine in front if it is not below it.
-        reason: why it failed.
-    """
-
-    number: int
+    number: int  # also names its folder
     state: State
-    params: dict[str, Any]
-    objectives: dict[str, float]
-    attempts: int
-    folder: str
-    reason: str
+    params: dict[str, Any]  # the values it has; empty until they are chosen
+    objectives: dict[str, float]  # by name; empty unless it is complete
+    attempts: int  # how often it was begun or continued
+    folder: str  # its run folder, relative to the sweep folder; with the machine in front if it is not below it
+    reason: str  # why it failed
 
 
 @dataclass(frozen=True)
 class Results:
-    """All trials of a sweep at one moment.
-
-    Attributes:
-        sweep: what was searched.
-        trials: by number.
-    """
+    """All trials of a sweep at one moment."""
 
     sweep: Sweep
-    trials: tuple[TrialResult, ...]
+    trials: tuple[TrialResult, ...]  # by number
 
     @classmethod
     def of(cls, sweep: Sweep, slots: Sequence[Slot], folder: Path) -> Results:
@@ -73,7 +58,7 @@ class Results:
 
     @cached_property
     def best(self) -> list[TrialResult]:
-        """The trials that no other beats: of one objective the best one, of two the Pareto set, by the first of them.
+        """The trials that no other beats: for one objective the best, for two the Pareto set in order of the first.
 
         Where several are equal in one objective, the first trial.
         """
@@ -88,33 +73,24 @@ class Results:
 
     def write(self, folder: Path) -> None:
         """Write both files, each as a whole."""
-        write_text(folder / TABLE, self._table())
-        write_text(folder / BEST, json.dumps(self._summary(), indent=2, ensure_ascii=False) + "\n")
-
-    def _table(self) -> str:
-        config = self.sweep.config
-        text = io.StringIO()
+        config, text = self.sweep.config, io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["number", "state", *config.search, *config.objectives, "attempts", "folder", "reason"])
         for t in self.trials:
             params = [_cell(t.params[key]) if key in t.params else "" for key in config.search]
             objectives = [t.objectives.get(name, "") for name in config.objectives]
             writer.writerow([t.number, t.state, *params, *objectives, t.attempts, t.folder, t.reason])
-        return text.getvalue()
-
-    def _summary(self) -> dict[str, Any]:
-        config = self.sweep.config
-        return {
+        best = ("number", "params", "objectives", "folder")
+        summary = {
             "format": FORMAT,
             "version": VERSION,
             "name": config.name,
             "objectives": {name: DIRECTIONS[name] for name in config.objectives},
             "trials": dict(self.counts),
-            "best": [
-                {"number": t.number, "params": t.params, "objectives": t.objectives, "folder": t.folder}
-                for t in self.best
-            ],
+            "best": [{key: getattr(trial, key) for key in best} for trial in self.best],
         }
+        write_text(folder / TABLE, text.getvalue())
+        write_text(folder / BEST, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
 
 def _result(sweep: Sweep, slot: Slot, folder: Path) -> TrialResult:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from softprune.train.config.sections import shown
-from softprune.train.dry_run import rehearse
-from softprune.train.sweep.config import DIRECTIONS, Dimension, Range
+from softprune.train.dry_run import plan_text
 from softprune.train.sweep.sweep import Sweep, written
+from softprune.train.sweep.sweep_config import DIRECTIONS, Dimension, Range
 from softprune.train.trainer import Interruption
 
 if TYPE_CHECKING:
@@ -48,34 +48,27 @@ def run_sweep(
     Raises:
         ValueError: if the folder or the study belongs to another sweep, or the storage cannot be reached.
     """
-    with _opened(sweep):
-        from softprune.train.sweep.folder import enter
-        from softprune.train.sweep.worker import SilentObserver, Worker
+    with _opened(sweep, folder) as study:
+        from softprune.train.sweep.worker import SweepWorker
 
-        with closing(enter(sweep, folder)) as study:
-            Worker(study, folder, observer=observer or SilentObserver(), threads=threads, parent=parent).run()
-            return _results(study, folder)
+        SweepWorker(study, folder, observer=observer, threads=threads, parent=parent).run()
+        return _results(study, folder)
 
 
 def prepare_sweep(sweep: Sweep, folder: Path) -> None:
     """Make the folder and the study, and run nothing; refuses what `run_sweep` refuses."""
-    with _opened(sweep):
-        from softprune.train.sweep.folder import enter
-
-        enter(sweep, folder).close()
+    with _opened(sweep, folder):
+        pass
 
 
 def read_results(sweep: Sweep, folder: Path) -> Results:
     """How the trials of a sweep stand; writes the tables anew."""
-    with _opened(sweep):
-        from softprune.train.sweep.folder import enter
-
-        with closing(enter(sweep, folder)) as study:
-            return _results(study, folder)
+    with _opened(sweep, folder) as study:
+        return _results(study, folder)
 
 
 def _results(study: SharedStudy, folder: Path) -> Results:
-    """The results, written once more: of two workers that write at once, the later one may have looked earlier."""
+    # Written once more: of two workers that write at once, the later one may have looked earlier.
     from softprune.train.sweep.results import Results
 
     results = Results.of(study.sweep, study.slots(), folder)
@@ -84,8 +77,8 @@ def _results(study: SharedStudy, folder: Path) -> Results:
 
 
 @contextmanager
-def _opened(sweep: Sweep) -> Iterator[None]:
-    """Optuna is there, and what it says about its storage is said in one sentence."""
+def _opened(sweep: Sweep, folder: Path) -> Iterator[SharedStudy]:
+    """The study of a sweep; what Optuna says about its storage meanwhile is said in one sentence."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(
             "a trial of a sweep runs in one process; start softprune sweep without torchrun, with --workers"
@@ -97,8 +90,11 @@ def _opened(sweep: Sweep) -> Iterator[None]:
         raise ImportError('softprune sweep needs Optuna: pip install "softprune[sweep]"') from error
     # Its own lines about every trial would repeat ours.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    from softprune.train.sweep.folder import enter
+
     try:
-        yield
+        with closing(enter(sweep, folder)) as study:
+            yield study
     except (optuna.exceptions.StorageInternalError, OperationalError) as error:
         where = "study.db" if sweep.config.storage is None else "the storage"
         cause = str(error.__cause__ or error).partition("\n")[0]
@@ -143,22 +139,19 @@ def run_fleet(
                 worker.wait()
 
 
-# A dry run of a sweep: what it would do, as text.
-
-
-MOST_REHEARSALS = 8
+MOST_PLANS = 8
 
 
 def describe(sweep: Sweep) -> str:
-    """The space, the number of trials, and the plan of a run in a corner of it. Needs neither data nor Optuna.
+    """A dry run: the space, the number of trials, and the plan of a run in a corner of it. Needs no data, no Optuna.
 
-    Other corners are rehearsed, too: a run may refuse what its configuration allows, such as thresholds that would be
+    Other corners are planned, too: a run may refuse what its configuration allows, such as thresholds that would be
     driven past 0. Such trials fail, and a space that is full of them is better changed before.
     """
     plans, refusals = [], []
-    for point in sweep.space.corners(MOST_REHEARSALS)[:MOST_REHEARSALS]:
+    for point in sweep.space.corners(MOST_PLANS)[:MOST_PLANS]:
         try:
-            plans.append((point, rehearse(sweep.run_config(point))))
+            plans.append((point, plan_text(sweep.run_config(point))))
         except ValueError as error:
             refusals.append(f"a run with {written(point)} would fail: {error}")
     first = ["", f"a run with {written(plans[0][0])}:", plans[0][1]] if plans else []

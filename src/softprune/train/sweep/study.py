@@ -12,7 +12,7 @@ import sqlite3
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,17 +44,11 @@ _STATES: dict[TrialState, State] = {
 
 @dataclass(frozen=True)
 class Slot:
-    """One trial of the sweep.
+    """One trial of the sweep."""
 
-    Attributes:
-        number: 0 to one below the number of trials; names the run folder.
-        attempts: the study's trials for it, oldest first.
-        retries: how many deaths of its worker it may survive.
-    """
-
-    number: int
-    attempts: tuple[FrozenTrial, ...]
-    retries: int
+    number: int  # from 0; names the run folder
+    attempts: tuple[FrozenTrial, ...]  # the study's trials for it, oldest first
+    retries: int  # how many deaths of its worker it may survive
 
     @property
     def last(self) -> FrozenTrial:
@@ -62,7 +56,7 @@ class Slot:
 
     @property
     def deaths(self) -> int:
-        """Attempts whose worker died; one that was asked to stop is none."""
+        """Attempts whose worker died; those that were asked to stop do not count."""
         return sum(_was_lost(a) and not a.user_attrs.get(INTERRUPTED, False) for a in self.attempts)
 
     @property
@@ -105,11 +99,9 @@ def _was_lost(attempt: FrozenTrial) -> bool:
 # The database of a study: a file that processes of one machine share, or a server that machines share.
 
 
-# Seconds that SQLite waits for another process to finish writing.
-_PATIENCE = 120
+_PATIENCE = 120  # seconds that SQLite waits for another process to finish writing
 _OPENINGS = 3
-# What SQLAlchemy writes in the place of a password.
-_HIDDEN = "***"
+_HIDDEN = "***"  # what SQLAlchemy writes in the place of a password
 
 
 def open_file(path: Path, *, grace_seconds: int) -> RDBStorage:
@@ -190,41 +182,28 @@ def _begin_writing(connection: Connection) -> None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A trial that this worker has to run.
-
-    Attributes:
-        slot: which one.
-        trial: the attempt, in the study.
-        id: of the attempt, in the storage.
-    """
+    """A trial that this worker has to run."""
 
     slot: Slot
-    trial: optuna.Trial
-    id: int
+    trial: optuna.Trial  # the attempt, in the study
+    id: int  # of the attempt, in the storage
 
 
 class SharedStudy:
     """A study whose trials were all laid out when it was made, and are taken one by one.
 
     So their number is exact, and each is taken once, however many workers there are and whenever they come and go.
-
-    Args:
-        sweep: what is searched.
-        storage: of the study, which is in it.
     """
 
     def __init__(self, sweep: Sweep, storage: RDBStorage) -> None:
         self.sweep, self.storage = sweep, storage
         self._id = storage.get_study_id_from_name(sweep.config.name)
+        sampler = optuna.samplers.RandomSampler()  # until a trial is claimed
         self._study = optuna.load_study(
-            study_name=sweep.config.name,
-            storage=storage,
-            sampler=optuna.samplers.RandomSampler(),
-            pruner=_pruner(sweep),
+            study_name=sweep.config.name, storage=storage, sampler=sampler, pruner=_pruner(sweep)
         )
 
     def close(self) -> None:
-        """Let go of the storage."""
         self.storage.remove_session()
         self.storage.engine.dispose()
 
@@ -239,10 +218,20 @@ class SharedStudy:
             fail_stale_trials(self._study)
         for slot in self.slots():
             if slot.needs_attempt:
-                self._study.add_trial(_next_attempt(slot))
+                last = slot.last
+                attempt = create_trial(
+                    state=TrialState.WAITING,
+                    params=last.params,
+                    distributions=last.distributions,
+                    # What was reported and decided so far holds for the run folder, which goes on.
+                    intermediate_values=last.intermediate_values,
+                    system_attrs=last.system_attrs,
+                    user_attrs={SLOT: slot.number, AFTER: last.number},
+                )
+                self._study.add_trial(attempt)
 
     def claim(self) -> Claim | None:
-        """Take a waiting trial; None if there is none. No two workers get the same."""
+        """Take a waiting trial, or None if none waits. No two workers get the same."""
         for slot in self.slots():
             if slot.last.state != TrialState.WAITING:
                 continue
@@ -255,8 +244,7 @@ class SharedStudy:
                     return Claim(slot, optuna.Trial(self._study, key), key)
         return None
 
-    def place(self, claim: Claim, folder: Path) -> None:
-        """Note where the trial runs."""
+    def note_folder(self, claim: Claim, folder: Path) -> None:
         claim.trial.set_user_attr(FOLDER, str(folder.resolve()))
         claim.trial.set_user_attr(HOST, socket.gethostname())
 
@@ -293,38 +281,21 @@ class SharedStudy:
             self._study.tell(claim.trial, values, state=state, skip_if_finished=True)
 
 
-def _next_attempt(slot: Slot) -> FrozenTrial:
-    last = slot.last
-    return create_trial(
-        state=TrialState.WAITING,
-        params=last.params,
-        distributions=last.distributions,
-        # What was reported and decided so far holds for the run folder, which goes on.
-        intermediate_values=last.intermediate_values,
-        system_attrs=last.system_attrs,
-        user_attrs={SLOT: slot.number, AFTER: last.number},
-    )
-
-
 def _sampler(sweep: Sweep, slot: int) -> optuna.samplers.BaseSampler:
     # A seed per trial: with one for all, a worker that begins later would draw the first trial's values again.
     seed = zlib.crc32(f"{sweep.config.seed}/{slot}".encode())
-    kinds: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
-        "grid": optuna.samplers.RandomSampler,  # every value is laid out
-        "random": optuna.samplers.RandomSampler,
-        "tpe": optuna.samplers.TPESampler,
-    }
-    return kinds[sweep.config.sampler](seed=seed)
+    # Every value of a grid is laid out, and no sampler is asked.
+    tpe = sweep.config.sampler == "tpe"
+    return optuna.samplers.TPESampler(seed=seed) if tpe else optuna.samplers.RandomSampler(seed=seed)
 
 
 def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:
     given = sweep.config.pruner
     if given is None:
         return optuna.pruners.NopPruner()
+    first, factor, epochs = given.warmup_epochs, given.factor, stretch(sweep.base).epochs
     if given.name == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=given.startup_trials, n_warmup_steps=given.warmup_epochs)
+        return optuna.pruners.MedianPruner(n_startup_trials=given.startup_trials, n_warmup_steps=first)
     if given.name == "halving":
-        return optuna.pruners.SuccessiveHalvingPruner(min_resource=given.warmup_epochs, reduction_factor=given.factor)
-    return optuna.pruners.HyperbandPruner(
-        min_resource=given.warmup_epochs, max_resource=stretch(sweep.base).epochs, reduction_factor=given.factor
-    )
+        return optuna.pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=factor)
+    return optuna.pruners.HyperbandPruner(min_resource=first, max_resource=epochs, reduction_factor=factor)

@@ -1,4 +1,4 @@
-"""Signs of life of a worker while it runs a trial."""
+"""A worker: takes trials of a shared study and runs them, one after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 import optuna
@@ -27,26 +26,25 @@ from softprune.train.load_run import initial_weights
 from softprune.train.observer import Progress, Silent, StopRun
 from softprune.train.run import Outcome, resume, train
 from softprune.train.run_folder import locked
-from softprune.train.sweep.config import ObjectiveName, objective_values
 from softprune.train.sweep.folder import trial_folder
 from softprune.train.sweep.results import Results, TrialResult
 from softprune.train.sweep.study import Claim, SharedStudy
+from softprune.train.sweep.sweep_config import ObjectiveName, objective_values
 from softprune.train.trainer import Interruption
+
+NOTES, ERROR = "notes.txt", "error.txt"  # in the folder of a trial
+_PAUSE = 0.5  # seconds between looks at what others do
 
 
 class Heartbeat:
     """Says every few seconds that the worker of a trial lives, and notices if others took it for dead.
 
     A thread of its own, because a step may take long. Signals still go to the main thread, where the run hears them.
-
-    Args:
-        storage: of the study.
-        trial: its id in the storage.
     """
 
-    def __init__(self, storage: RDBStorage, trial: int) -> None:
+    def __init__(self, storage: RDBStorage, trial_id: int) -> None:
         self.lost = False
-        self._storage, self._trial = storage, trial
+        self._storage, self._trial = storage, trial_id
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -54,9 +52,7 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._ended.set()
         self._thread.join()
 
@@ -72,19 +68,11 @@ class Heartbeat:
         self._storage.remove_session()
 
 
-# What a trial says while it runs.
-
-
-NOTES = "notes.txt"
-
-
 @contextmanager
 def notes_kept(folder: Path, notes: list[str]) -> Iterator[None]:
-    """Write notes and warnings into the folder of a trial: those of many trials would bury the lines about results.
+    """Write warnings, and the notes that the run is filling in, to the folder of a trial.
 
-    Args:
-        folder: of the run.
-        notes: filled while the run goes on.
+    On the screen those of many trials would bury the lines about results.
     """
     with warnings.catch_warnings(record=True) as caught:
         try:
@@ -95,11 +83,8 @@ def notes_kept(folder: Path, notes: list[str]) -> Iterator[None]:
                 file.writelines(f"{line}\n" for line in lines)
 
 
-# The observer of a trial: reports its course to the study, and ends it early where that is right.
-
-
 class TrialWatcher(Silent):
-    """Watches the run of one trial.
+    """The observer of a trial: reports its course to the study, and ends it early where that is right.
 
     Args:
         trial: in the study.
@@ -149,13 +134,6 @@ class TrialWatcher(Silent):
         self.notes.append(text)
 
 
-# A worker: takes trials of a shared study and runs them, one after the other.
-
-
-ERROR = "error.txt"
-_PAUSE = 0.5  # seconds between looks at what others do
-
-
 class SweepObserver(Protocol):
     """Sees a sweep."""
 
@@ -166,41 +144,26 @@ class SweepObserver(Protocol):
         """For something that a person should read."""
 
 
-class SilentObserver:
-    """An observer that looks away."""
-
-    def on_trial(self, trial: TrialResult, results: Results) -> None:
-        """Nothing."""
-
-    def on_note(self, text: str) -> None:
-        """Nothing."""
-
-
-class Worker:
-    """Runs trials of a study until all have ended.
-
-    Args:
-        study: shared with other workers.
-        folder: of the sweep.
-        observer: who watches.
-        threads: of a trial whose configuration leaves them open; None for torch's choice.
-        parent: id of the process that started this one; with it this one stops, too.
-    """
+class SweepWorker:
+    """Runs trials of a study until all have ended; the arguments are those of `run_sweep`."""
 
     def __init__(
-        self, study: SharedStudy, folder: Path, *, observer: SweepObserver, threads: int | None, parent: int | None
+        self,
+        study: SharedStudy,
+        folder: Path,
+        *,
+        observer: SweepObserver | None,
+        threads: int | None,
+        parent: int | None,
     ) -> None:
         self.study, self.folder, self.observer = study, folder, observer
         self._threads, self._parent = threads, parent
         self._checked = False
 
     def run(self) -> bool:
-        """Work until every trial of the study has ended, here or elsewhere.
+        """Work until every trial of the study has ended, here or elsewhere; False if a signal asked to stop before.
 
         While others still run some it waits, and takes over the trials of those that die.
-
-        Returns:
-            False if a signal asked to stop before that.
 
         Raises:
             OSError: if this machine is at fault, such as a full disk; the trial is put back.
@@ -216,13 +179,15 @@ class Worker:
                 claim = self.study.claim()
                 if claim is not None:
                     self._run(claim, interruption)
-                    self._report(claim.slot.number)
+                    results = Results.of(self.study.sweep, self.study.slots(), self.folder)
+                    results.write(self.folder)
+                    if self.observer is not None:
+                        self.observer.on_trial(results.trials[claim.slot.number], results)
                     waited = False
                     continue
-                if not waited:
-                    self.observer.on_note(
-                        f"waiting for {len(left)} trial{'s' if len(left) > 1 else ''} of other workers"
-                    )
+                if not waited and self.observer is not None:
+                    many = "s" if len(left) > 1 else ""
+                    self.observer.on_note(f"waiting for {len(left)} trial{many} of other workers")
                 waited = True
                 time.sleep(_PAUSE)
         return False
@@ -281,25 +246,16 @@ class Worker:
     def _train(self, claim: Claim, folder: Path, watcher: TrialWatcher) -> Outcome:
         sweep = self.study.sweep
         values = sweep.space.suggest(claim.trial)
-        self.study.place(claim, folder)
+        self.study.note_folder(claim, folder)
         with locked(folder, patience=sweep.config.grace_seconds), notes_kept(folder, watcher.notes):
-            config = self._config(claim.slot.number, values)
+            own: dict[str, Any] = {"name": f"{sweep.config.name}-{claim.slot.number:04d}"}
+            if self._threads is not None and sweep.run_config(values).threads is None:
+                own["threads"] = self._threads
+            config = sweep.run_config({**values, **own})
             if not (folder / CONFIG).exists():
                 return train(config, folder, observer=watcher)
             _refuse_another(folder, config)
             return resume(folder, observer=watcher, trust=True)  # it names no other code than this sweep
-
-    def _config(self, number: int, values: Mapping[str, Any]) -> RunConfig:
-        sweep = self.study.sweep
-        own: dict[str, Any] = {"name": f"{sweep.config.name}-{number:04d}"}
-        if self._threads is not None and sweep.run_config(values).threads is None:
-            own["threads"] = self._threads
-        return sweep.run_config({**values, **own})
-
-    def _report(self, number: int) -> None:
-        results = Results.of(self.study.sweep, self.study.slots(), self.folder)
-        results.write(self.folder)
-        self.observer.on_trial(results.trials[number], results)
 
 
 def _refuse_another(folder: Path, config: RunConfig) -> None:

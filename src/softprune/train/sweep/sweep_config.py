@@ -1,4 +1,4 @@
-"""What a sweep looks for: one number of a run, or two that pull against each other."""
+"""The file of a sweep: what it looks for, what it searches, and how; checked as a whole before anything runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from softprune.records import read_text
 from softprune.train.config.keys import ConfigFile, explain
 from softprune.train.config.run import MOST_BYTES, RunConfig
 from softprune.train.config.sections import FROM_LIST, ConfigError, Count, Named, Problem, Section, shown
-from softprune.train.document import parse_yaml
+from softprune.train.yaml_io import parse_yaml
 
 if TYPE_CHECKING:
     import optuna
@@ -63,7 +63,7 @@ def costs(values: Mapping[str, float], names: Sequence[ObjectiveName]) -> tuple[
     return tuple(-values[name] if DIRECTIONS[name] == "maximize" else values[name] for name in names)
 
 
-# What a sweep searches: for each key of the configuration a list of choices, or a range of numbers.
+# What is searched: for each key of the configuration a list of choices, or a range of numbers.
 
 
 Number = int | float
@@ -80,34 +80,30 @@ class Range(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Range:
-        if problems := self._problems():
-            raise ConfigError(problems)
-        return self
-
-    def values(self) -> list[Number]:
-        """Every value; needs a step."""
-        assert self.step is not None
-        # In decimals: 0.1 + 2 * 0.1 would be 0.30000000000000004.
-        low, high, step = (Decimal(str(number)) for number in (self.low, self.high, self.step))
-        exact = (low + step * index for index in range(int((high - low) / step) + 1))
-        return [int(value) if isinstance(self.low + self.step, int) else float(value) for value in exact]
-
-    def _problems(self) -> list[Problem]:
-        problems = []
+        problems, step = [], self.step
         if self.low >= self.high:
             problems.append(Problem("low", f"{self.low:g} is not below high, which is {self.high:g}"))
         if self.log and self.low <= 0:
             problems.append(Problem("low", f"{self.low:g} has no logarithm; set log to false, or low above 0"))
-        if self.step is None or problems:
-            return problems
-        if self.log:
-            problems.append(Problem("step", f"{self.step:g} cannot go with log; leave one of them out"))
-        elif not 0 < self.step <= self.high - self.low:
-            problems.append(Problem("step", f"{self.step:g} is not between 0 and {self.high - self.low:g}, high - low"))
-        elif self.values()[-1] != self.high:
-            last = self.values()[-1]
-            problems.append(Problem("step", f"{self.step:g} does not lead to high, but to {last:g}; set high to it"))
-        return problems
+        if step is not None and not problems:
+            if self.log:
+                problems.append(Problem("step", f"{step:g} cannot go with log; leave one of them out"))
+            elif not 0 < step <= self.high - self.low:
+                problems.append(Problem("step", f"{step:g} is not between 0 and {self.high - self.low:g}, high - low"))
+            elif (last := self.values()[-1]) != self.high:
+                problems.append(Problem("step", f"{step:g} does not lead to high, but to {last:g}; set high to it"))
+        if problems:
+            raise ConfigError(problems)
+        return self
+
+    def values(self, step: Number | None = None) -> list[Number]:
+        """Every value, in these steps or its own."""
+        step = self.step if step is None else step
+        assert step is not None
+        # In decimals: 0.1 + 2 * 0.1 would be 0.30000000000000004.
+        low, high, by = (Decimal(str(number)) for number in (self.low, self.high, step))
+        exact = (low + by * index for index in range(int((high - low) / by) + 1))
+        return [int(value) if isinstance(self.low + step, int) else float(value) for value in exact]
 
 
 Dimension = Range | Choices
@@ -117,7 +113,7 @@ def parse_search(data: Any) -> dict[str, Dimension]:
     """The dimensions of a search, as written in a sweep file.
 
     Raises:
-        ConfigError: with everything that is no list of choices and no range.
+        ConfigError: with everything that is neither a list of choices nor a range.
 
     Example:
         >>> parse_search({"optimizer.name": ["sgd", "adam"]})
@@ -159,7 +155,7 @@ def _choices(values: list[Any]) -> Choices:
         try:
             json.dumps(value, allow_nan=False)
         except (ValueError, TypeError):
-            problems.append(Problem(str(index), f"{shown(value)} is no finite number, text, list or mapping"))
+            problems.append(Problem(str(index), f"{shown(value)} is not a finite number, text, list or mapping"))
         if value in values[:index]:
             problems.append(Problem(str(index), f"{shown(value)} is the same as a choice before it"))
     if problems:
@@ -180,7 +176,7 @@ class Space:
     whole: frozenset[str]
 
     def problems(self) -> list[Problem]:
-        """Ranges over whole numbers whose ends are none."""
+        """Ranges of keys that take whole numbers, but with broken ends or steps."""
         found = []
         for key in self.whole:
             dimension = self.dimensions[key]
@@ -188,7 +184,7 @@ class Space:
             for end, value in ends.items():
                 if isinstance(value, float):
                     fix = f": write {value:.0f}" if value.is_integer() else ""
-                    found.append(Problem(f"{key}.{end}", f"{value!r} is no whole number, but {key} is one{fix}"))
+                    found.append(Problem(f"{key}.{end}", f"{value!r} is not a whole number, but {key} is one{fix}"))
         return found
 
     def endless(self) -> list[str]:
@@ -197,7 +193,7 @@ class Space:
 
     def size(self) -> int:
         """The number of points of the grid; only if nothing is endless."""
-        return math.prod(len(values) for values in self._all())
+        return math.prod(map(len, self._all()))
 
     def points(self) -> list[dict[str, Any]]:
         """The points of the grid, the last key running fastest."""
@@ -216,7 +212,15 @@ class Space:
 
     def suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         """The values of a trial, as its sampler chooses them or as they were chosen before."""
-        return {key: self._suggest(trial, key, dimension) for key, dimension in self.dimensions.items()}
+        stored: dict[str, Any] = {}
+        for key, d in self.dimensions.items():
+            if isinstance(d, tuple):
+                stored[key] = trial.suggest_categorical(key, [label(choice) for choice in d])
+            elif key in self.whole:
+                stored[key] = trial.suggest_int(key, int(d.low), int(d.high), step=int(d.step or 1), log=d.log)
+            else:
+                stored[key] = trial.suggest_float(key, d.low, d.high, step=d.step, log=d.log)
+        return self.chosen(stored)
 
     def fixed(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """A point of the grid in the form that `suggest` finds again."""
@@ -230,25 +234,13 @@ class Space:
             if key in stored
         }
 
-    def _suggest(self, trial: optuna.Trial, key: str, dimension: Dimension) -> Any:
-        if isinstance(dimension, tuple):
-            stored = trial.suggest_categorical(key, [label(choice) for choice in dimension])
-            return self.chosen({key: stored})[key]
-        if key in self.whole:
-            step = int(dimension.step or 1)
-            return trial.suggest_int(key, int(dimension.low), int(dimension.high), step=step, log=dimension.log)
-        return trial.suggest_float(key, dimension.low, dimension.high, step=dimension.step, log=dimension.log)
-
     def _all(self) -> list[list[Any]]:
-        return [
-            d.model_copy(update={"step": self._step(key, d)}).values() if isinstance(d, Range) else list(d)
-            for key, d in self.dimensions.items()
-        ]
+        """Every value of each dimension."""
+        return [d.values(self._step(key, d)) if isinstance(d, Range) else list(d) for key, d in self.dimensions.items()]
 
     def _step(self, key: str, dimension: Range) -> Number | None:
-        if dimension.step is None and key in self.whole and not dimension.log:
-            return 1
-        return dimension.step
+        whole = dimension.step is None and key in self.whole and not dimension.log
+        return 1 if whole else dimension.step
 
 
 def label(choice: Any) -> Any:
@@ -261,11 +253,11 @@ def label(choice: Any) -> Any:
     return json.dumps(choice) if isinstance(choice, list | dict | tuple) else choice
 
 
-# The configuration of a sweep: one YAML file, checked as a whole before anything runs.
+# The file.
 
 
 _SQLITE = re.compile(r"sqlite[^:]*:///?([^?]*)")
-# Setting key -> the pruners that use it.
+# Key of a pruner -> the pruners that use it.
 _USED_BY = {"startup_trials": ("median",), "factor": ("halving", "hyperband")}
 
 
@@ -339,7 +331,7 @@ class SweepConfig(ConfigFile):
         if storage is None:
             return None
         if "://" not in storage:
-            raise ValueError(f"{storage!r} is no database URL, such as postgresql://host/name")
+            raise ValueError(f"{storage!r} is not a database URL, such as postgresql://host/name")
         file = _SQLITE.match(storage)
         if file and not Path(file[1]).is_absolute():
             raise ValueError(f"{storage!r} names no file by its whole path, such as sqlite:////data/study.db")

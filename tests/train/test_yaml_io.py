@@ -2,7 +2,7 @@
 
 import pytest
 
-from softprune.train.document import parse_yaml, write_yaml
+from softprune.train.yaml_io import parse_yaml, write_yaml
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 # The core schema of YAML 1.2: what it does not list is text.
-_TYPES: tuple[tuple[str, str, str], ...] = (
+_TYPES = (
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", r"~|null|Null|NULL|", "~nN\0"),
     ("int", r"[-+]?[0-9]+", "-+0123456789"),
@@ -37,9 +37,8 @@ class _Loader(yaml.SafeLoader):
             seen.add(str(key.value))
         return super().construct_mapping(node, deep=deep)
 
-    def construct_whole_number(self, node: yaml.ScalarNode) -> int:
-        # PyYAML would read 010 as 8.
-        return int(self.construct_scalar(node))
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        return int(self.construct_scalar(node))  # PyYAML would read 010 as 8
 
 
 class _Dumper(yaml.SafeDumper):
@@ -48,15 +47,13 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_text(self, text: str) -> yaml.Node:
+        # PyYAML writes some line separators in a way that it reads back as spaces, unless they are quoted and escaped.
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
 
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    # PyYAML writes some line separators in a way that it reads back as spaces, unless they are quoted and escaped.
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
-
-
-def _represent_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
-    plain = all(not isinstance(value, list | dict) for value in values)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=plain)
+    def represent_values(self, values: list[Any]) -> yaml.Node:
+        plain = not any(isinstance(value, list | dict) for value in values)
+        return self.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=plain)
 
 
 for _kind, _pattern, _first in _TYPES:
@@ -66,18 +63,18 @@ for _kind, _pattern, _first in _TYPES:
             re.compile(f"^(?:{_pattern})$"),
             ["" if letter == "\0" else letter for letter in _first],
         )
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole_number)
-for _kind in ("timestamp", "binary", "omap", "pairs", "set"):  # what JSON does not have is no configuration
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
+for _kind in ("timestamp", "binary", "omap", "pairs", "set"):  # JSON has no values for them
     del _Loader.yaml_constructors[f"tag:yaml.org,2002:{_kind}"]
-_Dumper.add_representer(list, _represent_list)
-_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(list, _Dumper.represent_values)
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def parse_yaml(text: str, origin: str) -> Any:
-    """The value that the text describes.
+    """The value of one YAML document.
 
     Args:
-        text: one YAML document.
+        text: the document.
         origin: what to call it in a message.
 
     Raises:
@@ -97,12 +94,7 @@ def parse_yaml(text: str, origin: str) -> Any:
         where = f", line {mark.line + 1}" if mark is not None else ""
         what = getattr(error, "problem", None) or str(error)
         raise ValueError(f"{origin}{where} is not valid YAML: {what}") from error
-    _refuse_endless(value, origin)
-    return value
-
-
-def _refuse_endless(value: Any, origin: str) -> None:
-    """Aliases may stand for aliases: a line of text each, and ten times the values."""
+    # Aliases may stand for aliases: a line of text each, and ten times the values.
     seen, left = 0, [value]
     while left:
         seen += 1
@@ -110,6 +102,7 @@ def _refuse_endless(value: Any, origin: str) -> None:
             raise ValueError(f"{origin} holds more than {_MOST_VALUES:,} values, its aliases written out; use fewer")
         here = left.pop()
         left += here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
+    return value
 
 
 def write_yaml(value: Any) -> str:

@@ -1,0 +1,282 @@
+"""Loggers: observers that carry a run to TensorBoard, to a service, or to a place of your own.
+
+One rule says what values are called in all of them; the last part is the key of metrics.jsonl, or the tensor:
+
+    train/loss, train/lr                       a logged step
+    epoch/accuracy, epoch/sparsity, ...        an epoch
+    density/conv1.weight, alpha/conv1.weight   a tensor, by column of layers.csv
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from softprune.nn.catalog import load_factory
+from softprune.records import parse_json, read_text, require_format, write_text
+from softprune.train.config import LogConfig, MlflowConfig, WandbConfig
+from softprune.train.observer import Beginning, Ending, Observer, Row, Silent
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+    from torch.utils.tensorboard import SummaryWriter
+
+FOLDER = "tensorboard"
+WANDB_FILE, MLFLOW_FILE = "wandb.json", "mlflow.json"
+FORMAT, VERSION = "softprune-service-run", 1  # of these two
+
+_GROUPS = {"step": "train", "epoch": "epoch"}
+_PLACES = ("kind", "epoch", "step", "name")  # they say where a value belongs, and are not values
+_STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}  # of MLflow
+# What one request to MLflow may hold, and a parameter in characters on the oldest servers.
+_MOST_PARAMS, _MOST_METRICS, _LONGEST_PARAM = 100, 1000, 500
+
+
+def open_loggers(config: LogConfig) -> dict[str, Observer]:
+    """The loggers by their names; nothing is written and no service called yet.
+
+    Raises:
+        ImportError: if a package is missing, with the command that installs it.
+        ValueError: if a factory of your own cannot be found.
+        TypeError: if what it returns is not an observer.
+    """
+    found: dict[str, Observer] = {}
+    if config.tensorboard:
+        _require("tensorboard")
+        found["tensorboard"] = TensorBoardLogger()
+    if config.wandb is not None:
+        _require("wandb")
+        found["wandb"] = WandbLogger(config.wandb)
+    if config.mlflow is not None:
+        _require("mlflow")
+        found["mlflow"] = MlflowLogger(config.mlflow)
+    for name in config.own:
+        made = load_factory(name)()
+        if not isinstance(made, Silent):
+            raise TypeError(
+                f"log.own: {name!r} returned a {type(made).__name__}; return an object of a subclass of "
+                "softprune.train.observer.Silent"
+            )
+        found[name] = made
+    return found
+
+
+def _require(package: str) -> None:
+    found = find_spec(package)
+    # A folder of that name, as W&B leaves behind where it ran, looks like a package without a file.
+    if found is None or found.origin is None:
+        raise ImportError(f'log.{package} needs the package {package}: pip install "softprune[{package}]"')
+
+
+def metric_scalars(metrics: Row) -> dict[str, float]:
+    """The values of a line of metrics.jsonl."""
+    group = _GROUPS[str(metrics["kind"])]
+    return {f"{group}/{key}": value for key, value in _values(metrics)}
+
+
+def layer_scalars(rows: Sequence[Row]) -> dict[str, float]:
+    """The values of the lines of an epoch in layers.csv."""
+    return {f"{key}/{row['name']}": value for row in rows for key, value in _values(row)}
+
+
+def _values(row: Row) -> list[tuple[str, float]]:
+    # NaN and infinity are left out: each service has its own idea of them, from a refusal to the largest number.
+    numbers = [(key, float(value)) for key, value in row.items() if key not in _PLACES]
+    return [(key, value) for key, value in numbers if math.isfinite(value)]
+
+
+class TensorBoardLogger(Silent):
+    """Writes ``tensorboard/`` into the run folder. A continued run hides what it will log again."""
+
+    _writer: SummaryWriter
+
+    def on_begin(self, beginning: Beginning) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # TensorBoard drops everything at or after the purged step that was written before now.
+        self._writer = SummaryWriter(str(beginning.folder / FOLDER), purge_step=beginning.step + 1)
+        if beginning.step == 0:
+            lines = "".join(f"    {line}\n" for line in beginning.config.dump().splitlines())  # indented: code
+            self._writer.add_text("config", lines, global_step=0)
+
+    def on_layers(self, rows: Sequence[Row]) -> None:
+        self._write(layer_scalars(rows), int(rows[0]["step"]))
+
+    def on_metrics(self, metrics: Row) -> None:
+        self._write(metric_scalars(metrics), int(metrics["step"]))
+        # A checkpoint may follow, and what was logged before it is not logged again.
+        self._writer.flush()
+
+    def on_end(self, ending: Ending) -> None:
+        self._writer.close()
+
+    def _write(self, scalars: Mapping[str, float], step: int) -> None:
+        for tag, value in scalars.items():
+            self._writer.add_scalar(tag, value, global_step=step)
+
+
+# Services, which cannot forget what they were told.
+
+
+class ServiceRun:
+    """Which run of a service belongs to a run folder, and which lines of metrics.jsonl it has.
+
+    A continued run logs again what came after its checkpoint, the same values bit for bit. Lines that the service has
+    are passed over, so that each is there once.
+
+    Args:
+        file: in the run folder, where this is remembered.
+        beginning: of the run, or of its continuation.
+    """
+
+    def __init__(self, file: Path, beginning: Beginning) -> None:
+        self._file = file
+        self.id: str | None = None
+        self.line = beginning.kept
+        self._sent = 0
+        if file.is_file():
+            remembered = parse_json(read_text(file), str(file))
+            require_format(remembered, FORMAT, version=VERSION, origin=str(file))
+            self.id = remembered["id"]
+            self._sent = max(beginning.logged, remembered["sent"])
+
+    def remember(self, run_id: str) -> None:
+        """Write down the run's id in the service. Once is enough: lines that follow are counted by metrics.jsonl."""
+        self.id = run_id
+        facts = {"format": FORMAT, "version": VERSION, "id": run_id, "sent": self._sent}
+        write_text(self._file, json.dumps(facts, indent=2) + "\n")
+
+    def is_news(self) -> bool:
+        """Count the next line; whether the service does not have it yet."""
+        self.line += 1
+        return self.line > self._sent
+
+
+class ServiceLogger(Silent):
+    """Sends every line of metrics.jsonl once, those of an epoch with the values of its layers.
+
+    A continued run goes on in the same run of the service; what is there already is not sent again. A subclass sets
+    `_service` when the run begins.
+    """
+
+    _service: ServiceRun
+
+    def __init__(self) -> None:
+        self._layers: dict[str, float] = {}
+
+    def on_layers(self, rows: Sequence[Row]) -> None:
+        self._layers = layer_scalars(rows)
+
+    def on_metrics(self, metrics: Row) -> None:
+        values = metric_scalars(metrics)
+        if metrics["kind"] == "epoch":
+            values, self._layers = {**values, **self._layers}, {}
+        if self._service.is_news():
+            self._send(metrics, values)
+
+    @abstractmethod
+    def _send(self, metrics: Row, values: Mapping[str, float]) -> None:
+        """Send the values of one line."""
+
+
+class WandbLogger(ServiceLogger):
+    """Logs to a project of Weights & Biases, online or into files to be sent later."""
+
+    _run: Any
+
+    def __init__(self, config: WandbConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def on_begin(self, beginning: Beginning) -> None:
+        import wandb
+
+        self._service = ServiceRun(beginning.folder / WANDB_FILE, beginning)
+        known = self._service.id
+        self._run = wandb.init(
+            project=self._config.project,
+            entity=self._config.entity,
+            mode=self._config.mode,
+            id=known or secrets.token_hex(4),
+            resume="allow",
+            name=beginning.folder.resolve().name,
+            config=beginning.config.model_dump(mode="json"),
+            dir=str(beginning.folder),
+            reinit="create_new",  # a run of the program around us stays as it is
+        )
+        self._service.remember(self._run.id)
+        # Its own counter of lines must rise, and steps do not: a step and the epoch it ends share a number.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def _send(self, metrics: Row, values: Mapping[str, float]) -> None:
+        where = {"step": metrics["step"], "epoch": metrics["epoch"]}
+        self._run.log({**where, **values}, step=self._service.line)
+
+    def on_end(self, ending: Ending) -> None:
+        self._run.finish(exit_code=0 if ending == "finished" else 1)
+
+
+class MlflowLogger(ServiceLogger):
+    """Logs to an experiment of MLflow, on a server or in a data base."""
+
+    _client: MlflowClient
+
+    def __init__(self, config: MlflowConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def on_begin(self, beginning: Beginning) -> None:
+        from mlflow.tracking import MlflowClient
+
+        # The client and not mlflow.start_run(): it leaves the runs of the program around us alone.
+        self._client = MlflowClient(self._config.tracking_uri)
+        self._service = ServiceRun(beginning.folder / MLFLOW_FILE, beginning)
+        if self._service.id is None:
+            self._create(beginning)
+        else:
+            self._client.update_run(self._service.id, status="RUNNING")
+            self._service.remember(self._service.id)
+
+    def _create(self, beginning: Beginning) -> None:
+        from mlflow.entities import Param
+
+        name = self._config.experiment
+        found = self._client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        run_id = self._client.create_run(experiment, run_name=beginning.folder.resolve().name).info.run_id
+        params = [
+            Param(key, str(value)[:_LONGEST_PARAM]) for key, value in _flat(beginning.config.model_dump(mode="json"))
+        ]
+        for start in range(0, len(params), _MOST_PARAMS):
+            self._client.log_batch(run_id, params=params[start : start + _MOST_PARAMS])
+        self._service.remember(run_id)
+
+    def _send(self, metrics: Row, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now, step = int(1000 * time.time()), int(metrics["step"])
+        batch = [Metric(tag, value, now, step) for tag, value in values.items()]
+        assert self._service.id is not None
+        for start in range(0, len(batch), _MOST_METRICS):
+            self._client.log_batch(self._service.id, metrics=batch[start : start + _MOST_METRICS])
+
+    def on_end(self, ending: Ending) -> None:
+        assert self._service.id is not None
+        self._client.set_terminated(self._service.id, _STATUS[ending])
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings by their dotted paths, as a configuration is overridden."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
