@@ -25,12 +25,7 @@ Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]  # its tensors and facts
 
 
 class Checkpoints:
-    """The folder ``checkpoints`` of a run.
-
-    Args:
-        folder: where they are.
-        keep: how many of the regular ones to keep; the best one is kept beside them.
-    """
+    """The folder ``checkpoints`` of a run: as many of the regular ones as are to be kept, and the best one."""
 
     def __init__(self, folder: Path, *, keep: int = 2) -> None:
         self.folder, self.keep = folder, keep
@@ -72,9 +67,8 @@ class Checkpoints:
         for path in reversed(files):
             try:
                 found = read_checkpoint(path, notes)
-                progress = found[1]["progress"]
+                step = found[1]["progress"].get("step")
                 # The name orders the files: one that belongs to another step is of another run, or was renamed.
-                step = progress.get("step") if isinstance(progress, dict) else None
                 if path.name != _regular_name(step):
                     raise ValueError(
                         f"{path} holds step {step!r}, which is not that of its name: it is of another run, or renamed"
@@ -109,11 +103,7 @@ def set_aside(path: Path) -> str:
 
 
 def read_checkpoint(path: Path, notes: list[str] | None = None) -> Checkpoint:
-    """The checkpoint in a file.
-
-    Raises:
-        ValueError: if it is missing, damaged, not a checkpoint of a run, or of another version.
-    """
+    """The checkpoint in a file; what is missing, damaged, of another kind or version is refused by a ValueError."""
     tensors, facts = read_state(path, notes)
     if facts.get("format") != FORMAT or facts.get("version") != VERSION:
         kind, version = facts.get("format"), facts.get("version")

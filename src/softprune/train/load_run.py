@@ -34,12 +34,9 @@ _MANAGED = re.compile(r"\.parametrizations\.([^.]+)\.original$")
 
 
 def evaluate_run(folder: Path, *, best: bool = False, trust: bool = False) -> tuple[Score, Budget | None]:
-    """Score and budget of a run's last whole checkpoint, or of its best.
+    """Score and budget of a run's last whole checkpoint, or with `best` of that of the best epoch.
 
-    Args:
-        folder: a run folder.
-        best: take the checkpoint of the best epoch.
-        trust: import and call the code that the run's configuration names.
+    With `trust` the code that the run's configuration names is imported and called.
     """
     with join_processes() as processes:
         parts, source = _load(folder, processes, best=best, trust=trust)

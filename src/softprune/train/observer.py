@@ -94,11 +94,6 @@ class Fanout(Silent):
         self._listening: dict[str, Observer] = {}
 
     def on_begin(self, beginning: Beginning) -> None:
-        """Let everyone begin.
-
-        Raises:
-            ValueError: if a logger cannot, with its reason.
-        """
         for name, logger in self._loggers.items():
             self._begun[name] = logger
             try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -94,9 +94,7 @@ class Interruption:
                 self._previous[kind] = signal.signal(kind, self._hear)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
             # What came too late to stop this one is not lost on the one around it.
@@ -246,15 +244,14 @@ class Trainer:
         self._began = time.perf_counter() - self._began_after
         with Interruption() as interruption:
             while self.position.step < self.parts.total_steps:
-                if not self._epoch(interruption):
-                    self.save()
-                    if self.processes.first:
-                        by = interruption.asked_by or self._wish or "a signal to another process"
-                        self.observer.on_note(
-                            f"stopped by {by} after step {self.position.step}; "
-                            f"continue with: softprune train --resume {self.run.path}"
-                        )
-                    return False
+                if self._epoch(interruption):
+                    continue
+                self.save()
+                if self.processes.first:
+                    by = interruption.asked_by or self._wish or "a signal to another process"
+                    way_on = f"continue with: softprune train --resume {self.run.path}"
+                    self.observer.on_note(f"stopped by {by} after step {self.position.step}; {way_on}")
+                return False
         return True
 
     def save(self, *, best: bool = False) -> Path:
@@ -276,13 +273,18 @@ class Trainer:
             yield loss
 
     def _epoch(self, interruption: Interruption) -> bool:
+        """Go on to the end of the epoch; False if the run is to stop here."""
         number = self.position.step // self.parts.steps_per_epoch
         for _ in self.steps():
             # After the last step of an epoch it is evaluated first: a run that goes on begins with the next one.
             if self.position.step % self.parts.steps_per_epoch and self._asked(interruption):
                 return False
-        self._after_epoch(number)
-        return self.position.step == self.parts.total_steps or not self._asked(interruption)
+        last, every = self.position.step == self.parts.total_steps, self.config.checkpoint.every_epochs
+        if last or (number + 1) % self.config.evaluate_every == 0:
+            self._evaluate(number)
+        if last or (every is not None and (number + 1) % every == 0):
+            self.save()
+        return last or not self._asked(interruption)
 
     def _asked(self, interruption: Interruption) -> bool:
         return self.processes.any((interruption.asked_by or self._wish) is not None)
@@ -295,31 +297,17 @@ class Trainer:
             self._wish = str(wish)
 
     def _after_step(self, epoch: int, loss: float) -> None:
-        step = self.position.step
+        step, total, position = self.position.step, self.parts.total_steps, self.position
         if self.processes.first:
             if step % self.config.log.every_steps == 0:
                 self._log({"kind": "step", "epoch": epoch, "step": step, "loss": loss, "lr": self.parts.rate(step - 1)})
-            self._show(self.observer.on_step, self._progress(epoch, loss))
+            pace = (time.perf_counter() - self._began - self._began_after) / (step - self._began_at)
+            left, epochs = pace * (total - step), self.config.epochs
+            progress = Progress(step, total, epoch + 1, epochs, loss, position.accuracy, position.sparsity, left)
+            self._show(self.observer.on_step, progress)
         # After the log: resuming forgets what was logged after the checkpoint, but cannot make up for what was not.
         every = self.config.checkpoint.every_steps
         if every is not None and step % every == 0 and step % self.parts.steps_per_epoch:
-            self.save()
-
-    def _progress(self, epoch: int, loss: float) -> Progress:
-        step, total = self.position.step, self.parts.total_steps
-        pace = (time.perf_counter() - self._began - self._began_after) / (step - self._began_at)
-        return Progress(
-            step, total, epoch + 1, self.config.epochs, loss,
-            self.position.accuracy, self.position.sparsity, pace * (total - step),
-        )  # fmt: skip
-
-    def _after_epoch(self, epoch: int) -> None:
-        done = epoch + 1
-        last = self.position.step == self.parts.total_steps
-        if last or done % self.config.evaluate_every == 0:
-            self._evaluate(epoch)
-        every = self.config.checkpoint.every_epochs
-        if last or (every is not None and done % every == 0):
             self.save()
 
     def _evaluate(self, epoch: int) -> None:

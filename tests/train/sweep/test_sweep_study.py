@@ -95,7 +95,7 @@ def test_a_database_shared_by_url_holds_folders_of_several_machines_together(tmp
     file = write_sweep(tmp_path, search={"seed": [0, 1]}, storage=storage)
     here = enter(Sweep.load(file, trust=True), tmp_path / "here")
     claim = here.claim()
-    here.place(claim, tmp_path / "here" / "trials" / "0000")
+    here.note_folder(claim, tmp_path / "here" / "trials" / "0000")
     there = enter(Sweep.load(file, trust=True), tmp_path / "there")
     assert [slot.state for slot in there.slots()] == ["running", "waiting"]
     seen = Results.of(there.sweep, there.slots(), tmp_path / "there")

@@ -67,7 +67,6 @@ def costs(values: Mapping[str, float], names: Sequence[ObjectiveName]) -> tuple[
 
 
 Number = int | float
-Choices = tuple[Any, ...]
 
 
 class Range(Section):
@@ -106,7 +105,7 @@ class Range(Section):
         return [int(value) if isinstance(self.low + step, int) else float(value) for value in exact]
 
 
-Dimension = Range | Choices
+Dimension = Range | tuple[Any, ...]
 
 
 def parse_search(data: Any) -> dict[str, Dimension]:
@@ -138,18 +137,17 @@ def _dimension(written: Any) -> Dimension:
         return written
     if isinstance(written, list | tuple):
         return _choices(list(written))
-    if not isinstance(written, Mapping) or not {"low", "high"} & written.keys():
-        fix = "; below a section write dotted keys, such as optimizer.lr" if isinstance(written, Mapping) else ""
-        raise ConfigError(
-            [Problem("", f"{shown(written)} is neither a list of choices nor {{low: .., high: ..}}{fix}")]
-        )
-    try:
-        return Range.model_validate(dict(written))
-    except ValidationError as error:
-        raise ConfigError(explain(error, Range)) from None
+    if isinstance(written, Mapping) and {"low", "high"} & written.keys():
+        try:
+            return Range.model_validate(dict(written))
+        except ValidationError as error:
+            raise ConfigError(explain(error, Range)) from None
+    fix = "; below a section write dotted keys, such as optimizer.lr" if isinstance(written, Mapping) else ""
+    problem = f"{shown(written)} is neither a list of choices nor {{low: .., high: ..}}{fix}"
+    raise ConfigError([Problem("", problem)])
 
 
-def _choices(values: list[Any]) -> Choices:
+def _choices(values: list[Any]) -> tuple[Any, ...]:
     problems = [] if values else [Problem("", "the list of choices is empty")]
     for index, value in enumerate(values):
         try:
@@ -165,15 +163,10 @@ def _choices(values: list[Any]) -> Choices:
 
 @dataclass(frozen=True)
 class Space:
-    """The dimensions of a sweep.
+    """The dimensions of a sweep."""
 
-    Attributes:
-        dimensions: by dotted key of the configuration.
-        whole: the keys that take whole numbers only.
-    """
-
-    dimensions: Mapping[str, Dimension]
-    whole: frozenset[str]
+    dimensions: Mapping[str, Dimension]  # by dotted key of the configuration
+    whole: frozenset[str]  # the keys that take whole numbers only
 
     def problems(self) -> list[Problem]:
         """Ranges of keys that take whole numbers, but with broken ends or steps."""
@@ -345,11 +338,7 @@ class SweepConfig(ConfigFile):
 
     @classmethod
     def load(cls, path: Path) -> SweepConfig:
-        """Read and check a sweep file.
-
-        Raises:
-            ConfigError: with every problem, its dotted path, and the nearest valid key.
-        """
+        """Read and check a sweep file; a ConfigError has every problem, its dotted path, and the nearest valid key."""
         return cls.parse(parse_yaml(read_text(path, most=MOST_BYTES), str(path)), origin=str(path))
 
     def _contradictions(self) -> Iterator[Problem]:
@@ -362,10 +351,8 @@ class SweepConfig(ConfigFile):
         if self.pruner is None:
             return
         if len(self.objectives) > 1:
-            yield Problem(
-                "pruner",
-                f"{self.pruner.name} cannot judge two objectives by one course; leave it out, or keep one objective",
-            )
+            fix = "leave it out, or keep one objective"
+            yield Problem("pruner", f"{self.pruner.name} cannot judge two objectives by one course; {fix}")
         for key, names in _USED_BY.items():
             value, default = getattr(self.pruner, key), PrunerConfig.model_fields[key].default
             if self.pruner.name not in names and value != default:

@@ -91,10 +91,6 @@ class TrialWatcher(Silent):
         judged_by: the objective by which the study prunes; None if it does not.
         reported: the epochs, counted from 1, whose result the study has.
         reason_to_stop: asked after every step; what speaks against going on, or None.
-
-    Attributes:
-        pruned: whether the study gave the trial up.
-        notes: what a person may want to read about the run.
     """
 
     def __init__(
@@ -105,8 +101,8 @@ class TrialWatcher(Silent):
         reported: Iterable[int],
         reason_to_stop: Callable[[], str | None],
     ) -> None:
-        self.pruned = False
-        self.notes: list[str] = []
+        self.pruned = False  # whether the study gave the trial up
+        self.notes: list[str] = []  # what a person may want to read about the run
         self._trial, self._judged_by, self._reason_to_stop = trial, judged_by, reason_to_stop
         self._reported = set(reported)
         self._steps_left = 1
@@ -158,7 +154,6 @@ class SweepWorker:
     ) -> None:
         self.study, self.folder, self.observer = study, folder, observer
         self._threads, self._parent = threads, parent
-        self._checked = False
 
     def run(self) -> bool:
         """Work until every trial of the study has ended, here or elsewhere; False if a signal asked to stop before.
@@ -168,14 +163,16 @@ class SweepWorker:
         Raises:
             OSError: if this machine is at fault, such as a full disk; the trial is put back.
         """
-        waited = False
+        waited = checked = False
         with Interruption() as interruption:
             while self._reason_to_stop(interruption) is None:
                 left = [slot for slot in self.study.slots() if not slot.ended]
                 if not left:
                     return True
                 self.study.revive()
-                self._check_machine()
+                if not checked:
+                    self._check_machine()
+                    checked = True
                 claim = self.study.claim()
                 if claim is not None:
                     self._run(claim, interruption)
@@ -194,13 +191,11 @@ class SweepWorker:
 
     def _check_machine(self) -> None:
         """Find model and data once: what is missing here should stop this worker, not fail every trial it can get."""
-        if not self._checked:
-            config = self.study.sweep.run_config(self.study.sweep.space.corners(1)[0])
-            if is_factory(config.model.name):
-                load_factory(config.model.name)
-            initial_weights(config)
-            open_source(config)
-            self._checked = True
+        config = self.study.sweep.run_config(self.study.sweep.space.corners(1)[0])
+        if is_factory(config.model.name):
+            load_factory(config.model.name)
+        initial_weights(config)
+        open_source(config)
 
     def _reason_to_stop(self, interruption: Interruption) -> str | None:
         if interruption.asked_by is None and self._parent is not None and os.getppid() != self._parent:
