@@ -23,7 +23,7 @@ from typing import Any
 from softprune.deploy.bench.contest import contest, input_shapes, write_bench, write_files
 from softprune.deploy.bench.engines import Job, missing
 from softprune.deploy.bench.race import OURS
-from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.inference import load
 from softprune.records import BenchKey as Key
 
 NETWORKS = (

@@ -29,7 +29,7 @@ def room(name: str) -> str:
     """The room of a module.
 
     Example:
-        >>> room("softprune.deploy.engine.plan"), room("softprune.goals.solve"), room("softprune.records")
+        >>> room("softprune.deploy.engine.execution"), room("softprune.goals.solve"), room("softprune.records")
         ('deploy/engine', 'goals', 'records')
     """
     parts = name.split(".")[1:]

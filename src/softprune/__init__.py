@@ -38,7 +38,7 @@ _HOMES = {
     "freeze_support": "softprune.core.sparsify",
     "global_magnitude": "softprune.goals.magnitude",
     "linear": "softprune.goals.schedule",
-    "load": "softprune.deploy.engine.engine",
+    "load": "softprune.deploy.engine.inference",
     "masked": "softprune.ops",
     "plan": "softprune.core.plan",
     "profile": "softprune.budget.profiler",

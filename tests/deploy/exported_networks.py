@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from softprune.deploy.engine.engine import KernelWarning, load
+from softprune.deploy.engine.inference import KernelWarning, load
 from softprune.deploy.export import export
 from softprune.deploy.format.reference import run
 from softprune.deploy.format.spx import read_spx

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from softprune import Budget, Params, Sparsity, sparsify
 from softprune.budget.profiler import prunable_tensors
 from softprune.core.sparsifier import Sparsifier
-from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.inference import load
 from softprune.deploy.export import export
 from softprune.methods import from_config, method_names
 from softprune.methods.base import Method

@@ -19,7 +19,7 @@ from softprune import STR, sparsify
 from softprune.budget.budget import Budget
 from softprune.cli import main
 from softprune.core.state_file import read_state, read_tensors
-from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.inference import load
 from softprune.deploy.export import from_pretrained, load_compressed
 from softprune.train.config import RunConfig
 from softprune.train.yaml_io import write_yaml

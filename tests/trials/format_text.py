@@ -18,7 +18,7 @@ from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.latency import LatencyTable, LayerTime
 from softprune.deploy.engine import tune
-from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.inference import load
 from softprune.deploy.engine.library import library
 from softprune.deploy.engine.planner import build
 from softprune.deploy.engine.tune import recall, remember

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from spx_compare import reference
 
-from softprune.deploy.engine.engine import Engine, load
+from softprune.deploy.engine.execution import Executable
+from softprune.deploy.engine.inference import Engine, load
 from softprune.deploy.engine.library import library
-from softprune.deploy.engine.plan import Plan
 from softprune.deploy.engine.planner import build
 from softprune.deploy.engine.tune import BANDS
 from softprune.deploy.format import spatial
@@ -125,7 +125,7 @@ def _by_chance(engine: Engine, inputs: Arrays, outputs: Arrays, dice: random.Ran
             step.choose(dice.choice(step.kernel.choices()))
     program.bands = {chain.start: dice.choice(BANDS) for chain in program.chains if dice.random() < 0.7}
     again: Arrays = [np.full_like(y, 9.0) for y in outputs]
-    Plan(kernels, team, program).run([a.ctypes.data for a in (*inputs, *again)])
+    Executable(kernels, team, program).run([a.ctypes.data for a in (*inputs, *again)])
     return again
 
 

@@ -15,7 +15,7 @@ from fuzz_seeds import write_seeds
 from fuzz_spx import make_case
 from spx_files import op, write_net
 
-from softprune.deploy.engine.engine import Engine, load
+from softprune.deploy.engine.inference import Engine, load
 
 CASES = 240
 

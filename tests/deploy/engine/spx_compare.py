@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from spx_files import write_net
 
-from softprune.deploy.engine.engine import Engine, load
+from softprune.deploy.engine.inference import Engine, load
 from softprune.deploy.format.reference import run
 
 

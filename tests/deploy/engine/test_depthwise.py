@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from spx_compare import difference, reference, sparse
 from spx_files import op, write_net
 
 from softprune.deploy.engine.depthwise import DepthwiseKernel
-from softprune.deploy.engine.engine import Engine, load
-from softprune.deploy.engine.plan import Plan
+from softprune.deploy.engine.execution import Executable
+from softprune.deploy.engine.inference import Engine, load
 
 CLOSE = 2e-5
 PLAIN = {"bias": None, "activation": None, "residual": None}
@@ -67,12 +68,12 @@ def network(path: Path, case: dict[str, Any], *, first: bool) -> Path:
     return write_net(path / "net.spx", {"x": (groups, *case["size"])}, ops[first:], weights)
 
 
-def inputs(case: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+def inputs(case: dict[str, Any]) -> NDArray[np.float32]:
     shape = (case["batch"], case["fields"]["groups"], *case["size"])
     return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
 
 
-def run(engine: Engine, plan: Plan, x: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+def run(engine: Engine, plan: Executable, x: NDArray[np.float32]) -> NDArray[np.float32]:
     """The output of a plan."""
     out = engine.slots(len(x))[-1]
     plan.run([x.ctypes.data, out.ctypes.data])
@@ -89,13 +90,13 @@ def test_every_choice_is_right(tmp_path: Path, case: dict[str, Any], first: bool
     program = engine.plan(len(x)).program
     kernels, team = engine._kernels, engine.team
     assert kernels is not None and team is not None
-    plan = Plan(kernels, team, program, grouped=False)
+    plan = Executable(kernels, team, program, grouped=False)
     for place, step in enumerate(program.steps):
         for choice in step.kernel.choices() if isinstance(step.kernel, DepthwiseKernel) else ():
             plan.choose(place, choice)
             assert difference(run(engine, plan, x), wanted) < CLOSE, choice
     program.bands = {chain.start: case["bands"] for chain in program.chains}
-    assert difference(run(engine, Plan(kernels, team, program), x), wanted) < CLOSE
+    assert difference(run(engine, Executable(kernels, team, program), x), wanted) < CLOSE
 
 
 def case_of(size: int, stride: int) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def test_instruction_sets(tmp_path: Path, level: str) -> None:
     """Each in a process of its own, because the choice is made once."""
     script = (
         "from pathlib import Path; import test_depthwise as t\n"
-        "from softprune.deploy.engine.engine import load; from spx_compare import difference, reference\n"
+        "from softprune.deploy.engine.inference import load; from spx_compare import difference, reference\n"
         "for case in (t.case_of(7, 1), t.case_of(37, 1), t.case_of(37, 2), t.case_of(8, 2)):\n"
         f"    engine = load(t.network(Path({str(tmp_path)!r}), case, first=False), threads=2, tune=False)\n"
         "    x = t.inputs(case)\n"

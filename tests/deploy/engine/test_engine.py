@@ -18,10 +18,10 @@ from spx_compare import difference, reference, sparse
 from spx_files import op, write_net
 
 from softprune.deploy.engine import tune
-from softprune.deploy.engine.engine import Engine, KernelWarning, _array, load
+from softprune.deploy.engine.execution import Executable, KernelChoice
 from softprune.deploy.engine.grid import view_as
-from softprune.deploy.engine.library import Choice, library
-from softprune.deploy.engine.plan import Plan
+from softprune.deploy.engine.inference import Engine, KernelWarning, _array, load
+from softprune.deploy.engine.library import library
 from softprune.deploy.engine.tune import BANDS
 from softprune.deploy.format import storage
 
@@ -70,7 +70,7 @@ def test_batches_and_threads(tmp_path: Path, threads: int, batch: int) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_wavefront(tmp_path: Path, bands: int, threads: int, batch: int) -> None:
-    from softprune.deploy.engine.plan import Plan
+    from softprune.deploy.engine.execution import Executable
     from softprune.deploy.engine.planner import build
 
     engine = load(block(tmp_path), threads=threads, tune=False)
@@ -81,14 +81,14 @@ def test_wavefront(tmp_path: Path, bands: int, threads: int, batch: int) -> None
     assert program.chains
     program.bands = {chain.start: bands for chain in program.chains}
     x, y = images(batch), np.zeros((batch, 10), np.float32)
-    Plan(kernels, engine.team, program).run([x.ctypes.data, y.ctypes.data])
+    Executable(kernels, engine.team, program).run([x.ctypes.data, y.ctypes.data])
     assert difference(y, reference(engine, [x])[0]) < 2e-5
 
 
 @pytest.mark.parametrize("size", [11, 13, 15, 17, 29, 33])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_wavefront_whose_last_tile_ends_behind_the_last_image(tmp_path: Path, size: int, batch: int) -> None:
-    from softprune.deploy.engine.plan import Plan
+    from softprune.deploy.engine.execution import Executable
     from softprune.deploy.engine.planner import build
 
     engine = load(block(tmp_path, size), threads=1, tune=False)
@@ -104,12 +104,12 @@ def test_wavefront_whose_last_tile_ends_behind_the_last_image(tmp_path: Path, si
                 step.choose(min(step.kernel.choices(), key=lambda choice: abs(choice.vectors - vectors)))
         program.bands = {chain.start: 4 for chain in program.chains}
         y = np.zeros((batch, 10), np.float32)
-        Plan(kernels, engine.team, program).run([x.ctypes.data, y.ctypes.data])
+        Executable(kernels, engine.team, program).run([x.ctypes.data, y.ctypes.data])
         assert difference(y, wanted) < 2e-5, vectors
 
 
 def test_every_choice_gives_the_same(tmp_path: Path) -> None:
-    from softprune.deploy.engine.plan import Plan
+    from softprune.deploy.engine.execution import Executable
     from softprune.deploy.engine.planner import build
 
     engine = load(block(tmp_path), threads=2, tune=False)
@@ -117,14 +117,18 @@ def test_every_choice_gives_the_same(tmp_path: Path) -> None:
     assert kernels is not None and engine.team is not None
     builder = build(engine.model, kernels, batch=2, threads=2)  # owns the buffers
     program = builder.program
-    plan = Plan(kernels, engine.team, program, grouped=False)
+    plan = Executable(kernels, engine.team, program, grouped=False)
     x, y = images(2), np.zeros((2, 10), np.float32)
     wanted = reference(engine, [x])[0]
     tried = 0
     for place, step in enumerate(program.steps):
         if step.kernel is None:
             continue
-        extra = [Choice("sparse", 5, blocks=3), Choice("sparse", 2, by_channel=True), Choice("dense", 2)]
+        extra = [
+            KernelChoice("sparse", 5, blocks=3),
+            KernelChoice("sparse", 2, by_channel=True),
+            KernelChoice("dense", 2),
+        ]
         for choice in [*step.kernel.choices(), *extra]:
             plan.choose(place, choice)
             y[:] = 0
@@ -235,7 +239,7 @@ def test_instruction_sets(tmp_path: Path, level: str) -> None:
     """Each in a process of its own, because the choice is made once."""
     here = Path(__file__).parent
     script = (
-        "from pathlib import Path; import test_engine as t; from softprune.deploy.engine.engine import load\n"
+        "from pathlib import Path; import test_engine as t; from softprune.deploy.engine.inference import load\n"
         f"engine = load(t.block(Path({str(tmp_path)!r})), threads=2, tune=False)\n"
         "print(engine.level, all(t.close(engine, batch) for batch in (1, 3)))"
     )
@@ -362,7 +366,7 @@ def test_every_way_to_compute_a_linear_layer_gives_the_same(tmp_path: Path, dens
             if step.kernel is kernel:
                 step.choose(choice)
         out = engine.slots(3)[-1]
-        Plan(engine._kernels, engine.team, program).run([x.ctypes.data, out.ctypes.data])
+        Executable(engine._kernels, engine.team, program).run([x.ctypes.data, out.ctypes.data])
         np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_engine import block, images
 
-from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.inference import load
 
 # A file of version 1 that was written by export.
 GOLDEN = Path(__file__).parents[1] / "format" / "version1.spx"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spx_compare import difference, reference, sparse
 from spx_files import op, write_net
 
-from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.inference import load
 from softprune.deploy.engine.library import Clear
 
 SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -75,4 +75,4 @@ def test_layouts_share_memory(tmp_path: Path) -> None:
     assert sum(isinstance(step.record, Clear) for step in program.steps) >= 2
     # Six values and as many layouts, of which two are needed at a time; one more buffer for the largest halo.
     value = CHANNELS * 68 * 80
-    assert engine._local().arenas[1].floats < 4 * value
+    assert engine._local().builders[1].arena.floats < 4 * value

@@ -13,7 +13,7 @@ import pytest
 from spx_compare import reference, sparse
 from spx_files import op, stored, write_file, write_net
 
-from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.inference import load
 from softprune.deploy.format.spx import read_spx
 
 CONV = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1}

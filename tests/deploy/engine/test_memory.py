@@ -13,7 +13,7 @@ from spx_files import op, write_net
 from test_engine import REST, block
 
 from softprune.deploy.engine.conv import ConvKernel
-from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.inference import load
 from softprune.deploy.engine.library import library
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

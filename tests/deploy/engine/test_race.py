@@ -9,7 +9,7 @@ import pytest
 from test_engine import block
 
 from softprune.deploy.bench.race import Burst, Race, layers, measure_roofline, race
-from softprune.deploy.engine.engine import load
+from softprune.deploy.engine.inference import load
 from softprune.deploy.engine.library import library
 
 

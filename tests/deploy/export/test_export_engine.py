@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softprune.deploy.engine.engine import KernelWarning, load
+from softprune.deploy.engine.inference import KernelWarning, load
 from softprune.deploy.export.exporting import write_spx
 from softprune.deploy.format.graph import Graph, Op
 from softprune.deploy.format.reference import run

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from softprune.deploy.engine.engine import KernelWarning, load
+from softprune.deploy.engine.inference import KernelWarning, load
 from softprune.deploy.export.exporting import to_graph, write_spx
 
 ACTIVATIONS = [nn.ReLU, nn.ReLU6, nn.Hardswish, nn.SiLU, nn.GELU, nn.Sigmoid, nn.Tanh, nn.Identity]

@@ -8,7 +8,7 @@ from exported_networks import assert_equal_outputs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from softprune.deploy.engine.lowering import LOWERING
+from softprune.deploy.engine.planner import LOWERING
 from softprune.deploy.export.onnx import NODES
 from softprune.deploy.format.operations import OPERATIONS
 from softprune.deploy.format.reference import run

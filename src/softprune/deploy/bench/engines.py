@@ -72,7 +72,7 @@ def start_softprune(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, An
     if job.level is not None:
         os.environ["SOFTPRUNE_KERNELS_LEVEL"] = job.level
     from softprune.deploy.bench.race import layers, measure_roofline
-    from softprune.deploy.engine.engine import load
+    from softprune.deploy.engine.inference import load
     from softprune.deploy.engine.library import library
     from softprune.deploy.engine.planner import build
     from softprune.deploy.engine.tune import processor

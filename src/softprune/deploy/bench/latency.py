@@ -16,7 +16,7 @@ from softprune.budget.latency import LatencyTable, LayerTime
 from softprune.budget.profiler import PrunableTensor, first_names, named_tensors, prunable_tensors
 from softprune.deploy.bench.contest import zoo_name
 from softprune.deploy.bench.race import Roofline, layers, run_burst
-from softprune.deploy.engine.engine import Engine, load
+from softprune.deploy.engine.inference import Engine, load
 from softprune.deploy.engine.library import library
 from softprune.deploy.engine.tune import processor
 from softprune.deploy.export.exporting import export

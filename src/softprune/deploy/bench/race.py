@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from softprune.deploy.engine.engine import Engine
-from softprune.deploy.engine.library import Library, library
-from softprune.deploy.engine.plan import Plan
+from softprune.deploy.engine.execution import Executable
+from softprune.deploy.engine.inference import Engine
+from softprune.deploy.engine.library import KernelLibrary, library
 
 Runner = Callable[[], Any]
 # A burst is disturbed if the process got less than this share of the processor time of its best burst.
@@ -133,7 +133,7 @@ class Roofline:
     l2: float
 
 
-def measure_roofline(library: Library, *, repeats: int = 9) -> Roofline:
+def measure_roofline(library: KernelLibrary, *, repeats: int = 9) -> Roofline:
     """The best of several measurements; a multiply-add counts as two operations."""
     rates = {}
     for name, size in LEVELS.items():
@@ -185,7 +185,7 @@ def layers(engine: Engine, *, batch: int = 1, repeats: int = 30, roofline: Roofl
     slots = engine.slots(batch)
     for array in slots[: len(engine.model.graph.inputs)]:
         array[...] = np.random.default_rng(0).standard_normal(array.shape)
-    plan = Plan(kernels, engine.team, engine.plan(batch).program, grouped=False)
+    plan = Executable(kernels, engine.team, engine.plan(batch).program, grouped=False)
     seconds = plan.time([array.ctypes.data for array in slots], repeats)
     table = []
     for step, duration in zip(plan.program.steps, seconds, strict=True):

@@ -11,6 +11,6 @@ def __getattr__(name: str) -> Any:
     # On first use: the command that builds the kernels lives in this package and must run without them.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from softprune.deploy.engine import engine
+    from softprune.deploy.engine import inference
 
-    return getattr(engine, name)
+    return getattr(inference, name)

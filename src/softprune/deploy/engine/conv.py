@@ -1,128 +1,50 @@
-"""Convolutions: the tiles of output positions, and every way to compute one layer."""
+"""Convolutions: every way to compute one, and how an operation becomes one."""
 
 from __future__ import annotations
 
 import ctypes
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from softprune.deploy.engine.grid import Geometry, Grid, Halo
-from softprune.deploy.engine.library import Choice, Dense, Facts, Library, Progress, Sparse, Walk
-from softprune.deploy.format.graph import Weight
+from softprune.deploy.engine.depthwise import add_depthwise, fits
+from softprune.deploy.engine.elementwise import COPY, add_layer, add_maps, copied, copy, map_record, owned
+from softprune.deploy.engine.execution import DENSE_FROM, NONZERO, Kernel, KernelChoice, RowProgress, bounds_of
+from softprune.deploy.engine.grid import (
+    Geometry,
+    Grid,
+    Halo,
+    Pieces,
+    has_padded_channels,
+    make_pieces,
+    make_tiles,
+)
+from softprune.deploy.engine.library import Dense, Facts, OutputTiles, Sparse
+from softprune.deploy.engine.memory import Builder, Scratch
+from softprune.deploy.format.graph import Array, Op, Weight
 
-PIECE = np.dtype([("offset", "<i4"), ("residual", "<i4"), ("mask", "<u2"), ("more", "<u2")])
-TILE = np.dtype([("vector", "<i4"), ("count", "<i4"), ("position", "<i8")])
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """The vectors that hold an output pixel, and the pieces in which they are stored."""
-
-    vectors: NDArray[np.int64]
-    pieces: NDArray[np.void]
-    start: NDArray[np.int32]
-
-
-def make_pieces(grid: Grid, out: NDArray[np.float32], residual: NDArray[np.float32] | None, *, width: int) -> Pieces:
-    """Follow every output pixel from its position in the grid to its places in the output and the residual.
-
-    Args:
-        grid: the input's grid; position = image, row and column counted in it.
-        out: the output as (images, channels, rows, columns) with columns side by side.
-        residual: what is added, or None.
-        width: lanes per vector.
-    """
-    images, _, rows, columns = out.shape
-    index = np.arange(images)[:, None, None], np.arange(rows)[:, None], np.arange(columns)
-    position = _places(index, (grid.image, grid.pitch, 1))
-    target = _places(index, _steps(out))
-    source = target if residual is None else _places(index, _steps(residual))
-    vector, lane = position // width, position % width
-    # A piece ends where the vector ends, where the lanes skip the halo between two rows, or where neighbours in the
-    # grid are no neighbours in the output.
-    key = np.stack([vector, target - lane, source - lane])
-    ends = (np.diff(key, axis=1) != 0).any(axis=0) | (np.diff(position) != 1)
-    first = np.flatnonzero(np.concatenate([[True], ends]))
-    count = np.diff(np.append(first, len(position)))
-    pieces = np.zeros(len(first), PIECE)
-    pieces["offset"], pieces["residual"] = key[1, first], key[2, first]
-    pieces["mask"] = ((1 << count) - 1) << lane[first]
-    owner = vector[first]
-    pieces["more"][:-1] = owner[1:] == owner[:-1]
-    vectors, start = np.unique(owner, return_index=True)
-    return Pieces(vectors, pieces, np.append(start, len(first)).astype(np.int32))
-
-
-def _steps(array: NDArray[np.float32]) -> tuple[int, int, int]:
-    return array.strides[0] // 4, array.strides[2] // 4, 1
-
-
-def _places(index: tuple[NDArray[np.int64], ...], steps: tuple[int, int, int]) -> NDArray[np.int64]:
-    total: NDArray[np.int64] = sum(i * step for i, step in zip(index, steps, strict=True))  # type: ignore[assignment]
-    return total.reshape(-1)
-
-
-def make_tiles(vectors: NDArray[np.int64], count: int, *, width: int) -> NDArray[np.void]:
-    """Tiles of at most `count` neighbouring vectors, as equal as possible."""
-    breaks = np.flatnonzero(np.diff(vectors) != 1) + 1
-    rows = []
-    for begin, end in zip([0, *breaks], [*breaks, len(vectors)], strict=True):
-        tiles = -(-(end - begin) // count)
-        edges = begin + np.arange(tiles + 1) * (end - begin) // tiles
-        rows += [(a, b - a, vectors[a] * width) for a, b in pairwise(edges)]
-    return np.array(rows, TILE)
-
-
-Array = NDArray[np.float32]
-NONZERO = np.dtype([("offset", "<i4"), ("value", "<f4")])
-# Above this density the dense kernel wins without a measurement.
-DENSE_FROM = 0.4
 # What a tile may read of a block of input channels; most processors have 32 to 48 KB of first-level cache.
 L1 = 24 << 10
-# Activations that are a cut to a range, done while storing.
-BOUNDS = {None: (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
-
-
-class Scratch:
-    """Memory that the convolutions of a plan use one after the other."""
-
-    def __init__(self, library: Library) -> None:
-        self._library = library
-        self._array = library.zeros(0)
-
-    def at_least(self, count: int) -> Array:
-        """An array of at least `count` floats; the content is lost between uses."""
-        if self._array.size < count:
-            self._array = self._library.zeros(count)
-        return self._array
-
-    def forget(self) -> None:
-        """Begin anew; those that use it ask again."""
-        self._array = self._library.zeros(0)
+# Vectors per tile that are worth a measurement.
+TILE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 
 
 @dataclass
-class ConvKernel:
-    """A convolution with everything that its kernels need.
+class ConvKernel(Kernel):
+    """A convolution.
 
     Attributes:
-        facts: of the instruction set.
-        threads: threads of the plan.
-        geometry: of the convolution.
         grid: of the input.
         start: the input's first plane.
-        out: the output.
         residual: what is added before the activation, or None.
         weight: (outputs, inputs per group, rows, columns).
         bias: one number per output.
-        groups: groups of channels.
         bounds: what the result is cut to.
-        scratch: shared by the convolutions of a plan.
+        scratch: shared by the convolutions of a program.
     """
 
     facts: Facts
@@ -137,13 +59,7 @@ class ConvKernel:
     groups: int
     bounds: tuple[float, float]
     scratch: Scratch
-    _cache: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def nonzeros(self) -> int:
-        """Weights that are not zero."""
-        count: int = self._once("count", self.weight.count)
-        return count
+    _tables: dict[str, Any] = field(default_factory=dict)
 
     @property
     def density(self) -> float:
@@ -155,56 +71,53 @@ class ConvKernel:
         """Multiply-adds on nonzeros."""
         return self.nonzeros * self.out.shape[0] * self.out.shape[2] * self.out.shape[3]
 
-    def record(self, choice: Choice) -> tuple[ctypes.Structure, list[Any]]:
-        """The record of a kernel, and what must stay alive with it."""
-        walk, keep = self._walk(choice)
+    def record(self, choice: KernelChoice) -> tuple[ctypes.Structure, list[Any]]:
+        """What the kernel is given, and the arrays that must live as long."""
+        output, keep = self._output(choice)
         if choice.kind == "dense":
             taps, weights = self._once("dense", self._dense)
-            record: ctypes.Structure = Dense(walk, address(taps), address(weights), taps.shape[1], self.groups)
+            record: ctypes.Structure = Dense(output, taps.ctypes.data, weights.ctypes.data, taps.shape[1], self.groups)
             return record, [*keep, taps, weights]
-        stream, start, channel = self._once(f"sparse{choice.blocks}", lambda: self._sparse(choice.blocks))
+        tables = self._once(f"sparse{choice.blocks}", lambda: self._sparse(choice.blocks))
         sets = {1: 4, 2: 4, 3: 2, 4: 2}.get(choice.vectors, 1)
-        record = Sparse(
-            walk, address(stream), address(start), address(channel), sets, int(choice.shifted), choice.blocks
-        )
-        keep += [stream, start, channel]
+        record = Sparse(output, *(table.ctypes.data for table in tables), sets, int(choice.shifted), choice.blocks)
+        keep += tables
         if choice.blocks > 1:
             scratch = self.scratch.at_least(self.scratch_size(choice))
-            record.scratch, record.scratch_stride = address(scratch), self._sums(choice)
+            record.scratch, record.scratch_stride = scratch.ctypes.data, self._sums(choice)
             keep.append(scratch)
         return record, keep
 
-    def scratch_size(self, choice: Choice) -> int:
+    def scratch_size(self, choice: KernelChoice) -> int:
         """Floats of scratch that a choice needs."""
         return self._sums(choice) * self.threads if choice.blocks > 1 else 0
 
-    def _sums(self, choice: Choice) -> int:
+    def _sums(self, choice: KernelChoice) -> int:
         """Sums that one thread keeps from one block of input channels to the next."""
         return self.out.shape[1] * choice.vectors * self.facts.width
 
-    def keep_only(self, choice: Choice) -> None:
+    def keep_only(self, choice: KernelChoice) -> None:
         """Forget the tables of other choices."""
-        tables = f"sparse{choice.blocks}" if choice.kind == "sparse" else "dense"
-        self._cache = {key: value for key, value in self._cache.items() if key in (tables, "pieces", "count")}
+        wanted = f"sparse{choice.blocks}" if choice.kind == "sparse" else "dense"
+        self._tables = {key: tables for key, tables in self._tables.items() if key == wanted}
 
-    def _once(self, key: str, make: Any) -> Any:
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]
+    def _once(self, key: str, make: Callable[[], Any]) -> Any:
+        if key not in self._tables:
+            self._tables[key] = make()
+        return self._tables[key]
 
-    @property
+    @cached_property
     def _misaligned(self) -> bool:
-        return bool((self._once("taps", lambda: self.geometry.offsets(self.grid)) % self.facts.width).any())
+        return bool((self.geometry.offsets(self.grid) % self.facts.width).any())
+
+    @cached_property
+    def _pieces(self) -> Pieces:
+        return make_pieces(self.grid, self.out, self.residual, width=self.facts.width)
 
     @property
     def vectors(self) -> int:
         """Vectors of output positions."""
-        return len(self._pieces().vectors)
-
-    def _pieces(self) -> Pieces:
-        make = lambda: make_pieces(self.grid, self.out, self.residual, width=self.facts.width)  # noqa: E731
-        found: Pieces = self._once("pieces", make)
-        return found
+        return len(self._pieces.vectors)
 
     @property
     def _direct(self) -> bool:
@@ -212,36 +125,35 @@ class ConvKernel:
         alike = [array for array in (self.out, self.residual) if array is not None]
         flat = self.grid.halo == Halo() and self.grid.planes == 1 and self.geometry.kernel == (1, 1)
         wanted = (self.grid.image, self.grid.pitch)
-        return flat and all((a.strides[0] // 4, a.strides[2] // 4) == wanted and padded(a) for a in alike)
+        return flat and all((a.strides[0] // 4, a.strides[2] // 4) == wanted and has_padded_channels(a) for a in alike)
 
-    def default(self) -> Choice:
+    def default(self) -> KernelChoice:
         """A good choice without a measurement."""
         if self.density > DENSE_FROM and not self._narrow:
-            return self._split(Choice("dense", self.facts.dense_vectors))
+            return self._split(KernelChoice("dense", self.facts.dense_vectors))
         # Small kernels have few nonzeros per loaded place: larger tiles spread the cost of each one.
         limit = min(8 if self.geometry.kernel == (1, 1) else 14, self.facts.sparse_vectors, self.vectors)
         # The size that leaves the smallest tiles largest.
         best = max(range(max(1, limit // 2), limit + 1), key=lambda n: (self.vectors / -(-self.vectors // n), n))
-        return self._split(Choice("sparse", best, blocks=self._blocks(best)))
+        return self._split(KernelChoice("sparse", best, blocks=self._blocks(best)))
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[KernelChoice]:
         """All choices worth a measurement."""
         found = []
         if self.density > 0.1 and not self._narrow:
-            found.append(self._split(Choice("dense", self.facts.dense_vectors)))
+            found.append(KernelChoice("dense", self.facts.dense_vectors))
         if self.density < 0.8 or self._narrow:
-            for size in (n for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if n <= self.facts.sparse_vectors):
-                if size <= self.vectors:
-                    found += [self._split(choice) for choice in self._variants(size)]
-        return found
+            most = min(self.facts.sparse_vectors, self.vectors)
+            found += [choice for size in TILE_SIZES if size <= most for choice in self._variants(size)]
+        return [self._split(choice) for choice in found]
 
     @property
     def _narrow(self) -> bool:
         """Whether the groups have too few outputs to fill a block of the dense kernel, as depthwise ones have."""
         return self.weight.shape[0] // self.groups < self.facts.dense_channels // 2
 
-    def _variants(self, vectors: int) -> list[Choice]:
-        plain = Choice("sparse", vectors)
+    def _variants(self, vectors: int) -> list[KernelChoice]:
+        plain = KernelChoice("sparse", vectors)
         found = [plain]
         if self.facts.shifts and self._misaligned:
             found.append(replace(plain, shifted=True))
@@ -259,11 +171,11 @@ class ConvKernel:
         most = self.nonzeros // max(1, 8 * self.weight.shape[0])
         return max(1, min(-(-size // L1), most, inputs)) if self.groups == 1 else 1
 
-    def _split(self, choice: Choice) -> Choice:
+    def _split(self, choice: KernelChoice) -> KernelChoice:
         tiles = -(-self.vectors // choice.vectors)
         return replace(choice, by_channel=self.threads > 1 and tiles < 4 * self.threads)
 
-    def progress(self, choice: Choice) -> Progress:
+    def progress(self, choice: KernelChoice) -> RowProgress:
         """How far a convolution without stride is after each tile; the tiles are in the order of their positions."""
         images, _, rows, _ = self.out.shape
         height, tiles = self.geometry.size[0], self._tiles(choice)
@@ -276,23 +188,18 @@ class ConvKernel:
         image, row = np.divmod(np.minimum(last, images * self.grid.image - 1), self.grid.image)
         row = np.minimum(row // self.grid.pitch, rows - 1)
         needed = image * height + np.clip(row + reach + 1, 0, height)
-        return Progress(done, np.maximum.accumulate(needed))
+        return RowProgress(done, np.maximum.accumulate(needed))
 
-    def _tiles(self, choice: Choice) -> NDArray[np.void]:
-        return make_tiles(self._pieces().vectors, choice.vectors, width=self.facts.width)
+    def _tiles(self, choice: KernelChoice) -> NDArray[np.void]:
+        return make_tiles(self._pieces.vectors, choice.vectors, width=self.facts.width)
 
-    def _walk(self, choice: Choice) -> tuple[Walk, list[Any]]:
-        pieces = self._pieces()
-        tiles = self._tiles(choice)
-        residual = self.residual
-        walk = Walk(
-            address(self.start),
-            address(tiles),
-            address(pieces.pieces),
-            address(pieces.start),
-            address(self.out),
-            None if residual is None else address(residual),
-            address(self.bias),
+    def _output(self, choice: KernelChoice) -> tuple[OutputTiles, list[Any]]:
+        pieces, tiles, residual = self._pieces, self._tiles(choice), self.residual
+        tables = (self.start, tiles, pieces.pieces, pieces.start, self.out)
+        output = OutputTiles(
+            *(table.ctypes.data for table in tables),
+            None if residual is None else residual.ctypes.data,
+            self.bias.ctypes.data,
             self.out.strides[1] // 4,
             0 if residual is None else residual.strides[1] // 4,
             len(tiles),
@@ -301,32 +208,28 @@ class ConvKernel:
             int(choice.by_channel),
             *self.bounds,
         )
-        return walk, [tiles, pieces, self.start, self.out, residual, self.bias]
-
-    def _nonzeros(self) -> tuple[NDArray[np.int64], Array]:
-        found: tuple[NDArray[np.int64], Array] = self._once("nonzeros", self.weight.nonzeros)
-        return found
+        return output, [tiles, pieces, self.start, self.out, residual, self.bias]
 
     def _offsets(self) -> NDArray[np.int32]:
-        """Byte offsets of all taps of one group, channel by channel; and of the groups to each other."""
+        """Byte offsets of all taps, (groups, inputs per group x taps)."""
         step = self.grid.planes * self.grid.plane
         inputs = self.weight.shape[1]
         taps = self.geometry.offsets(self.grid).reshape(-1)
         first = (np.arange(self.groups) * inputs * step)[:, None, None]
         table = 4 * (first + (np.arange(inputs) * step)[:, None] + taps)
         if np.abs(table).max() > np.iinfo(np.int32).max:
-            raise ValueError(
-                f"an input of {4 * self.grid.size} bytes is too large for one convolution: reduce the batch"
-            )
+            size = 4 * self.grid.size
+            raise ValueError(f"an input of {size} bytes is too large for one convolution: reduce the batch")
         return table.reshape(self.groups, -1).astype(np.int32)
 
     def _sparse(self, blocks: int) -> tuple[NDArray[np.void], NDArray[np.int32], NDArray[np.int32]]:
-        """The stream of nonzeros, block by block of input channels, in each output channel by output channel.
+        """The stream of nonzeros, where each run of it begins, and the output channel of each run in a block.
 
-        Channels with equally many nonzeros are neighbours, so that branches are predicted.
+        Runs are ordered by blocks of input channels, in each by output channels: those with equally many nonzeros are
+        neighbours, so that branches are predicted.
         """
         outputs = self.weight.shape[0]
-        places, values = self._nonzeros()
+        places, values = self._once("nonzeros", self.weight.nonzeros)
         columns = int(np.prod(self.weight.shape[1:]))
         row = places // columns
         counts = np.bincount(row, minlength=outputs)
@@ -340,11 +243,10 @@ class ConvKernel:
         stream = np.empty(len(places), NONZERO)
         stream["offset"], stream["value"] = offsets[sorting], values[sorting]
         ends = np.cumsum(np.bincount(run, minlength=blocks * outputs))
-        start = np.concatenate([[0], ends]).astype(np.int32)
-        return stream, start, order
+        return stream, np.concatenate([[0], ends]).astype(np.int32), order
 
     def _dense(self) -> tuple[NDArray[np.int32], Array]:
-        """Weights in blocks of channels that share a loaded pixel."""
+        """Offsets of the taps, and weights in blocks of channels that share a loaded pixel."""
         block, outputs = self.facts.dense_channels, self.weight.shape[0] // self.groups
         taps = self._offsets()
         blocks = -(-outputs // block)
@@ -354,14 +256,105 @@ class ConvKernel:
         return np.ascontiguousarray(taps), np.ascontiguousarray(packed)
 
 
-def address(array: Any) -> int:
-    """Where the data of an array begins."""
-    return int(array.ctypes.data)
+def geometry_of(b: Builder, op: Op) -> Geometry:
+    """The geometry of a conv2d."""
+    _, channels, *size = b.shapes[op.inputs[0]]
+    kernel = b.weights[op.fields["weight"]].shape[2:]
+    stride, padding, dilation = (tuple(op.fields[key]) for key in ("stride", "padding", "dilation"))
+    expanded = channels <= 4 and kernel[1] > 1
+    return Geometry(tuple(size), b.shapes[op.output][2:], kernel, stride, padding, dilation, expanded)  # type: ignore[arg-type]
 
 
-def padded(array: Array) -> bool:
-    """Whether each channel has room for whole vectors behind its last pixel."""
-    images, _, rows, columns = array.shape
-    used = images * rows * columns
-    room = array.strides[1] // 4
-    return room % 16 == 0 and room >= -(-used // 16) * 16 and array.ctypes.data % 64 == 0 and array.strides[3] == 4
+def is_depthwise(b: Builder, op: Op) -> bool:
+    """Whether the kernel for depthwise convolutions does a conv2d: it needs no halo and no phases."""
+    shape, groups = b.shapes[op.inputs[0]], op.fields["groups"]
+    alone = groups > 1 and groups == shape[1] and op.fields.get("residual") is None
+    return alone and fits(geometry_of(b, op), shape[0], width=b.library.facts.width)
+
+
+def reads_producer(b: Builder, op: Op) -> bool:
+    """Whether an operation is a convolution that reads the grid which its producer writes."""
+    return op.kind == "conv2d" and (geometry_of(b, op).plain or is_depthwise(b, op))
+
+
+def collect_halos(b: Builder) -> None:
+    """Ask every convolution that can do without a copy for the halo of its input."""
+    for op in b.graph.ops:
+        if reads_producer(b, op) and not is_depthwise(b, op):
+            name = op.inputs[0]
+            b.halos[name] = b.halos.get(name, Halo()).union(geometry_of(b, op).halo)
+
+
+def lower_conv(b: Builder, op: Op) -> None:
+    """A convolution: its input goes into a grid unless it lies in a fitting one."""
+    name, geometry = op.inputs[0], geometry_of(b, op)
+    if 0 in b.shapes[op.output]:
+        b.new(op.output)
+    elif is_depthwise(b, op):
+        add_depthwise(b, op, geometry)
+    else:
+        grid = b.grids.get(name)
+        if grid is not None and geometry.plain and grid.reaches(geometry.halo):
+            start = b.arena.owner(b.arrays[name])[grid.margin :]
+        else:
+            grid = geometry.grid(*b.shapes[name][:2])
+            start = _fill(b, op, geometry, grid)
+        _add_conv(b, op, geometry, grid, start, b.weights[op.fields["weight"]])
+
+
+def _fill(b: Builder, op: Op, geometry: Geometry, grid: Grid) -> Array:
+    """Copy an image into the planes of a grid."""
+    # An odd size leaves places of some planes empty, which a grid of the same size for an even one fills.
+    source, buffer = b.arrays[op.inputs[0]], b.temporary_grid(grid, geometry)
+    records = []
+    for plane, phase in enumerate(geometry.phases):
+        rows, columns, from_rows, from_columns = geometry.source(phase)
+        target = grid.view(buffer, plane)[:, :, rows, columns]
+        if target.size:
+            records.append(map_record(b, COPY, target, [source[:, :, from_rows, from_columns]]))
+    add_maps(b, op.path, "planes", records)
+    return buffer[grid.margin :]
+
+
+def _add_conv(b: Builder, op: Op, geometry: Geometry, grid: Grid, start: Array, weight: Weight) -> None:
+    """Append the convolution, its residual and its activation."""
+    added = b.residual(op)
+    if added is not None:
+        added = owned(b, op.path, added)
+        if added.strides[3] != 4 and added.shape[3] != 1:
+            added = copied(b, op.path, added)
+    out = b.new(op.output)
+    bias, groups = b.vector(op.fields.get("bias"), out.shape[1]), op.fields["groups"]
+    threads, facts = b.threads, b.library.facts
+    kernel = ConvKernel(
+        facts, threads, geometry, grid, start, out, added, weight, bias, groups, bounds_of(op), b.scratch
+    )
+    add_layer(b, op, kernel, out)
+
+
+def lower_conv_transpose(b: Builder, op: Op) -> None:
+    """A transposed convolution: the pixels are set apart by the stride, then convolved with the turned kernel."""
+    (images, channels, height, width), out = b.shapes[op.inputs[0]], b.shapes[op.output]
+    if 0 in out:
+        b.new(op.output)
+        return
+    weight, groups = b.weights[op.fields["weight"]], op.fields["groups"]
+    (sh, sw), (ph, pw), (dh, dw) = (op.fields[key] for key in ("stride", "padding", "dilation"))
+    kh, kw = weight.shape[2:]
+    apart = ((height - 1) * sh + 1, (width - 1) * sw + 1)
+    padding = (dh * (kh - 1) - ph, dw * (kw - 1) - pw)
+    geometry = Geometry(apart, (out[2], out[3]), (kh, kw), (1, 1), padding, (dh, dw))
+    grid = geometry.grid(images, channels)
+    # The pixels in between stay zero like the halo, so this buffer is not shared with other grids.
+    buffer = b.arena.private(grid)
+    copy(b, op.path, grid.view(buffer)[:, :, ::sh, ::sw], b.arrays[op.inputs[0]], "planes")
+    _add_conv(b, op, geometry, grid, buffer[grid.margin :], _turned(weight, groups))
+
+
+def _turned(weight: Weight, groups: int) -> Weight:
+    """The kernel of the convolution that a transposed one amounts to: (outputs, inputs per group, rows, columns)."""
+    inputs, per_group, kh, kw = weight.shape
+    grouped = weight.dense().reshape(groups, inputs // groups, per_group, kh, kw)
+    turned = grouped.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]
+    shape = (groups * per_group, inputs // groups, kh, kw)
+    return Weight(shape, np.ascontiguousarray(turned).reshape(shape))

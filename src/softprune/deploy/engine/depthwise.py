@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softprune.deploy.engine.conv import NONZERO, address, make_tiles, padded
-from softprune.deploy.engine.grid import Geometry, Grid, Halo
-from softprune.deploy.engine.library import Choice, Depthwise, Facts, Progress
-from softprune.deploy.format.graph import Weight
+from softprune.deploy.engine.elementwise import add_layer, copy
+from softprune.deploy.engine.execution import NONZERO, Kernel, KernelChoice, RowProgress, bounds_of
+from softprune.deploy.engine.grid import Geometry, Grid, Halo, Longs, has_padded_channels, make_tiles
+from softprune.deploy.engine.library import Depthwise, Facts
+from softprune.deploy.engine.memory import Builder
+from softprune.deploy.format.graph import Array, Op, Weight
 
-Array = NDArray[np.float32]
-Longs = NDArray[np.int64]
 SPAN = np.dtype([("in", "<i4"), ("out", "<i4"), ("mask", "<u4")])
 # Tiles worth a measurement; the kernel has no larger ones.
 SIZES = (1, 2, 4, 6, 7, 8)
@@ -42,13 +42,10 @@ class Lanes:
 
 
 @dataclass
-class DepthwiseKernel:
-    """A depthwise convolution with everything that its kernel needs.
+class DepthwiseKernel(Kernel):
+    """A depthwise convolution.
 
     Attributes:
-        facts: of the instruction set.
-        threads: threads of the plan.
-        geometry: of the convolution.
         grid: of the input, one plane per channel.
         start: the input's first plane.
         out: the output, columns side by side.
@@ -67,40 +64,32 @@ class DepthwiseKernel:
     bias: Array
     bounds: tuple[float, float]
 
-    @cached_property
-    def nonzeros(self) -> int:
-        """Weights that are not zero."""
-        return self.weight.count()
-
     @property
     def macs(self) -> int:
         """Multiply-adds on nonzeros."""
         return self.nonzeros * self.out.shape[0] * self.out.shape[2] * self.out.shape[3]
 
-    def default(self) -> Choice:
+    def default(self) -> KernelChoice:
         """A good choice without a measurement."""
         return self._choice(min(SIZES[-1], len(self._spans)))[0]
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[KernelChoice]:
         """All choices worth a measurement."""
         return [choice for size in SIZES if size <= len(self._spans) for choice in self._choice(size)]
 
-    def _choice(self, vectors: int) -> list[Choice]:
-        plain = Choice("depthwise", vectors)
+    def _choice(self, vectors: int) -> list[KernelChoice]:
+        plain = KernelChoice("depthwise", vectors)
         if self.threads == 1:
             return [plain]
-        shared = Choice("depthwise", vectors, by_channel=True)
+        shared = KernelChoice("depthwise", vectors, by_channel=True)
         return [shared, plain] if self.out.shape[1] >= 4 * self.threads else [plain, shared]
-
-    def keep_only(self, choice: Choice) -> None:
-        """All choices share their tables."""
 
     @cached_property
     def _flat(self) -> bool:
         """Whether input and output positions are the same and whole vectors can be stored."""
         same = self.geometry.stride == (1, 1) and self.geometry.out == self.geometry.size
         alike = (self.grid.image, self.grid.pitch) == (self.out.strides[0] // 4, self.out.strides[2] // 4)
-        return same and alike and self.grid.halo == Halo() and padded(self.out)
+        return same and alike and self.grid.halo == Halo() and has_padded_channels(self.out)
 
     @cached_property
     def _lanes(self) -> Lanes:
@@ -126,8 +115,7 @@ class DepthwiseKernel:
         place = top + image * self.grid.image + row * down * self.grid.pitch + column * across
         self._check(int(place.max()))
         spans["in"] = place
-        steps = [step // 4 for step in self.out.strides]
-        spans["out"] = image * steps[0] + row * steps[2] + column
+        spans["out"] = image * (self.out.strides[0] // 4) + row * (self.out.strides[2] // 4) + column
         spans["mask"] = _bits(lanes.valid, 1)
         return spans
 
@@ -168,19 +156,16 @@ class DepthwiseKernel:
         counts = np.bincount(channel, minlength=self.weight.shape[0])
         return stream, np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
-    def _tiles(self, choice: Choice) -> NDArray[np.void]:
+    def _tiles(self, choice: KernelChoice) -> NDArray[np.void]:
         return make_tiles(np.arange(len(self._spans)), choice.vectors, width=self.facts.width)
 
-    def record(self, choice: Choice) -> tuple[ctypes.Structure, list[Any]]:
-        """The record of the kernel, and what must stay alive with it."""
+    def record(self, choice: KernelChoice) -> tuple[ctypes.Structure, list[Any]]:
+        """What the kernel is given, and the arrays that must live as long; all choices share the tables."""
         tiles, spans = self._tiles(choice), self._spans
         (stream, start), (reach, masks) = self._stream, self._taps
         tables = [tiles, spans, stream, start, reach, masks]
         record = Depthwise(
-            address(self.start),
-            *(address(table) for table in tables),
-            address(self.out),
-            address(self.bias),
+            *(array.ctypes.data for array in (self.start, *tables, self.out, self.bias)),
             self.grid.plane,
             self.out.strides[1] // 4,
             len(spans),
@@ -194,7 +179,7 @@ class DepthwiseKernel:
         )
         return record, [*tables, self.start, self.out, self.bias]
 
-    def progress(self, choice: Choice) -> Progress:
+    def progress(self, choice: KernelChoice) -> RowProgress:
         """How far it is after each tile."""
         lanes, tiles = self._lanes, self._tiles(choice)
         images, _, rows, _ = self.out.shape
@@ -207,10 +192,28 @@ class DepthwiseKernel:
         image, row = np.divmod(last, rows)
         reach = (self.geometry.kernel[0] - 1) * self.geometry.dilation[0] - self.geometry.padding[0]
         needed = image * height + np.clip(row * self.geometry.stride[0] + reach + 1, 0, height)
-        return Progress(done, np.maximum.accumulate(needed))
+        return RowProgress(done, np.maximum.accumulate(needed))
 
 
 def _bits(lanes: NDArray[np.bool_], step: int) -> NDArray[np.uint32]:
     """One mask per vector: bit l * step for lane l."""
     places = np.arange(lanes.shape[1], dtype=np.uint32) * np.uint32(step)
     return (lanes.astype(np.uint32) << places).sum(axis=1, dtype=np.uint32)
+
+
+def add_depthwise(b: Builder, op: Op, geometry: Geometry) -> None:
+    """Append a depthwise convolution: it reads whatever grid its input lies in."""
+    name = op.inputs[0]
+    images, channels, rows, columns = b.shapes[name]
+    grid = b.grids.get(name)
+    if grid is not None:
+        buffer = b.arena.owner(b.arrays[name])
+    else:
+        grid = Grid(images, channels, 1, rows, columns, Halo())
+        buffer = b.temporary_grid(grid)
+        copy(b, op.path, grid.view(buffer), b.arrays[name], "planes")
+    out, start = b.new(op.output), buffer[grid.margin :]
+    bias, weight = b.vector(op.fields.get("bias"), out.shape[1]), b.weights[op.fields["weight"]]
+    facts = b.library.facts
+    kernel = DepthwiseKernel(facts, b.threads, geometry, grid, start, out, weight, bias, bounds_of(op))
+    add_layer(b, op, kernel, out)

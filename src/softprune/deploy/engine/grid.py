@@ -8,15 +8,16 @@ So a kernel that reaches over an edge reads zeros, and a plane is one long row o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from softprune.deploy.format.graph import Op
+from softprune.deploy.format.graph import Array
 
-Array = NDArray[np.float32]
+Longs = NDArray[np.int64]
 LINE = 16  # floats per cache line
 
 
@@ -31,26 +32,12 @@ class Halo:
 
     def union(self, other: Halo) -> Halo:
         """Enough for both."""
-        return Halo(
-            max(self.top, other.top),
-            max(self.bottom, other.bottom),
-            max(self.left, other.left),
-            max(self.right, other.right),
-        )
+        return Halo(*map(max, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The layout of `planes` planes per channel.
-
-    Attributes:
-        images: images per plane.
-        channels: channels.
-        planes: planes per channel (phases of a stride).
-        height: rows of an image in a plane.
-        width: columns of an image in a plane.
-        halo: zeros around it.
-    """
+    """The layout of `planes` planes per channel, one for each phase of a stride; sizes are those of an image in one."""
 
     images: int
     channels: int
@@ -133,18 +120,16 @@ def view_as(array: Array, shape: Sequence[int]) -> Array | None:
     return np.lib.stride_tricks.as_strided(array, shape, strides[::-1])
 
 
-# Geometry: where the taps of a convolution lie in a grid.
-#
-# A stride s splits rows and columns into s phases: plane (py, px) holds the pixels (s*r + py, s*c + px), so that
-# neighbouring outputs read neighbouring places whatever the stride. Tap k reads at
-# k*dilation - padding = s*shift + phase.
-
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """A convolution without its channels.
+    """A convolution without its channels: where its taps lie in a grid.
+
+    A stride s splits rows and columns into s phases: plane (py, px) holds the pixels (s*r + py, s*c + px), so that
+    neighbouring outputs read neighbouring places whatever the stride. Tap k reads at k*dilation - padding =
+    s*shift + phase.
 
     Attributes:
         size: rows and columns of the input.
@@ -173,7 +158,7 @@ class Geometry:
 
     @cached_property
     def columns(self) -> list[Pair]:
-        """Shift and phase of each column of the kernel; if expanded, no shift, and the tap instead of a phase."""
+        """The same of each column; if expanded, no shift, and the tap instead of a phase."""
         if self.expanded:
             return [(0, k * self.dilation[1] - self.padding[1]) for k in range(self.kernel[1])]
         return self._taps(1)
@@ -231,8 +216,66 @@ class Geometry:
         return rows, columns, from_rows, from_columns
 
 
-def conv_geometry(op: Op, size: Pair, out: Pair, kernel: Pair, *, channels: int) -> Geometry:
-    """The geometry of a conv2d."""
-    stride, padding, dilation = (tuple(op.fields[key]) for key in ("stride", "padding", "dilation"))
-    expanded = channels <= 4 and kernel[1] > 1
-    return Geometry(size, out, kernel, stride, padding, dilation, expanded)
+# Output positions: vectors of neighbouring positions, tiles of neighbouring vectors.
+
+PIECE = np.dtype([("offset", "<i4"), ("residual", "<i4"), ("mask", "<u2"), ("more", "<u2")])
+TILE = np.dtype([("vector", "<i4"), ("count", "<i4"), ("position", "<i8")])
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The vectors that hold an output pixel, the pieces in which they are stored, and the first piece of each."""
+
+    vectors: Longs
+    pieces: NDArray[np.void]
+    start: NDArray[np.int32]
+
+
+def make_pieces(grid: Grid, out: Array, residual: Array | None, *, width: int) -> Pieces:
+    """Follow every output pixel from its position in the input's grid to its places in the output and the residual.
+
+    A position counts image, row and column in the grid. Outputs are (images, channels, rows, columns) with columns side
+    by side; `width` is the number of lanes of a vector.
+    """
+    images, _, rows, columns = out.shape
+    index = np.arange(images)[:, None, None], np.arange(rows)[:, None], np.arange(columns)
+    position = _places(index, grid.image, grid.pitch)
+    target = _places(index, out.strides[0] // 4, out.strides[2] // 4)
+    source = target if residual is None else _places(index, residual.strides[0] // 4, residual.strides[2] // 4)
+    vector, lane = position // width, position % width
+    # A piece ends where the vector ends, where the lanes skip the halo between two rows, or where neighbours in the
+    # grid are no neighbours in the output.
+    key = np.stack([vector, target - lane, source - lane])
+    ends = (np.diff(key, axis=1) != 0).any(axis=0) | (np.diff(position) != 1)
+    first = np.flatnonzero(np.concatenate([[True], ends]))
+    count = np.diff(np.append(first, len(position)))
+    pieces = np.zeros(len(first), PIECE)
+    pieces["offset"], pieces["residual"] = key[1, first], key[2, first]
+    pieces["mask"] = ((1 << count) - 1) << lane[first]
+    owner = vector[first]
+    pieces["more"][:-1] = owner[1:] == owner[:-1]
+    vectors, start = np.unique(owner, return_index=True)
+    return Pieces(vectors, pieces, np.append(start, len(first)).astype(np.int32))
+
+
+def _places(index: tuple[Longs, ...], image: int, row: int) -> Longs:
+    return (index[0] * image + index[1] * row + index[2]).reshape(-1)
+
+
+def make_tiles(vectors: Longs, count: int, *, width: int) -> NDArray[np.void]:
+    """Tiles of at most `count` neighbouring vectors, as equal as possible."""
+    breaks = np.flatnonzero(np.diff(vectors) != 1) + 1
+    rows = []
+    for begin, end in zip([0, *breaks], [*breaks, len(vectors)], strict=True):
+        tiles = -(-(end - begin) // count)
+        edges = begin + np.arange(tiles + 1) * (end - begin) // tiles
+        rows += [(a, b - a, vectors[a] * width) for a, b in pairwise(edges)]
+    return np.array(rows, TILE)
+
+
+def has_padded_channels(array: Array) -> bool:
+    """Whether each channel has room for whole vectors behind its last pixel."""
+    images, _, rows, columns = array.shape
+    used = images * rows * columns
+    room = array.strides[1] // 4
+    return room % 16 == 0 and room >= -(-used // 16) * 16 and array.ctypes.data % 64 == 0 and array.strides[3] == 4

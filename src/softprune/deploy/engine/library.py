@@ -1,4 +1,4 @@
-"""The compiled kernels, loaded with ctypes: the records that they are given, and the choices between them."""
+"""The compiled kernels, loaded with ctypes, and the records that they are given: those of kernels/abi.h."""
 
 from __future__ import annotations
 
@@ -14,48 +14,30 @@ from numpy.typing import NDArray
 
 from softprune.deploy.engine.build import LIBRARY
 
-# The compiled kernels, loaded with ctypes, and the records that they are given.
-
-# The records of kernels/abi.h, field by field.
-
-
 MAX_DIMS = 6
-
 Dims = c.c_int64 * MAX_DIMS
 Four = c.c_int64 * 4
-Pointer = c.c_void_p
+Pointer, Long, Int, Float = c.c_void_p, c.c_int64, c.c_int32, c.c_float
 
 
-def _ints(names: str) -> list[tuple[str, type]]:
-    return [(name, c.c_int32) for name in names.split()]
-
-
-def _longs(names: str) -> list[tuple[str, type]]:
-    return [(name, c.c_int64) for name in names.split()]
-
-
-def _pointers(names: str) -> list[tuple[str, type]]:
-    return [(name, Pointer) for name in names.split()]
-
-
-def _floats(names: str) -> list[tuple[str, type]]:
-    return [(name, c.c_float) for name in names.split()]
+def _fields(kind: type, names: str) -> list[tuple[str, type]]:
+    return [(name, kind) for name in names.split()]
 
 
 class Base(c.Structure):
     """An address, or bytes from the start of one of the caller's arrays."""
 
-    _fields_ = (("data", Pointer), ("slot", c.c_int64))
+    _fields_ = (("data", Pointer), ("slot", Long))
 
 
-class Walk(c.Structure):
+class OutputTiles(c.Structure):
     """Output positions of a convolution, and how they are stored."""
 
     _fields_ = (
-        *_pointers("input tiles pieces piece_start out residual bias"),
-        *_longs("out_plane residual_plane"),
-        *_ints("tile_count channels direct by_channel"),
-        *_floats("low high"),
+        *_fields(Pointer, "input tiles pieces piece_start out residual bias"),
+        *_fields(Long, "out_plane residual_plane"),
+        *_fields(Int, "tile_count channels direct by_channel"),
+        *_fields(Float, "low high"),
     )
 
 
@@ -63,29 +45,29 @@ class Sparse(c.Structure):
     """A convolution as a stream of nonzeros."""
 
     _fields_ = (
-        ("walk", Walk),
-        *_pointers("stream start channel"),
-        *_ints("sets shifted blocks unused"),
-        *_pointers("scratch"),
-        *_longs("scratch_stride"),
+        ("output", OutputTiles),
+        *_fields(Pointer, "stream start channel"),
+        *_fields(Int, "sets shifted blocks unused"),
+        *_fields(Pointer, "scratch"),
+        *_fields(Long, "scratch_stride"),
     )
 
 
 class Dense(c.Structure):
     """A convolution with all its weights."""
 
-    _fields_ = (("walk", Walk), *_pointers("taps weights"), *_ints("tap_count groups"))
+    _fields_ = (("output", OutputTiles), *_fields(Pointer, "taps weights"), *_fields(Int, "tap_count groups"))
 
 
 class Depthwise(c.Structure):
     """A convolution of each channel by itself."""
 
     _fields_ = (
-        *_pointers("input tiles spans stream start reach masks out bias"),
-        *_longs("in_plane out_plane"),
-        *_ints("vector_count tile_count channels multiplier step flat by_channel"),
-        *_floats("low high"),
-        *_ints("unused"),
+        *_fields(Pointer, "input tiles spans stream start reach masks out bias"),
+        *_fields(Long, "in_plane out_plane"),
+        *_fields(Int, "vector_count tile_count channels multiplier step flat by_channel"),
+        *_fields(Float, "low high"),
+        *_fields(Int, "unused"),
     )
 
 
@@ -93,30 +75,28 @@ class Map(c.Structure):
     """A copy or an element-wise operation on strided views."""
 
     _fields_ = (
-        *((name, Base) for name in ("out", "a", "b", "c")),
-        *((name, Dims) for name in ("shape", "out_stride", "a_stride", "b_stride", "c_stride")),
-        *_ints("dims kind activation"),
-        *_floats("first second"),
-        *_ints("unused"),
+        *_fields(Base, "out a b c"),
+        *_fields(Dims, "shape out_stride a_stride b_stride c_stride"),
+        *_fields(Int, "dims kind activation"),
+        *_fields(Float, "first second"),
+        *_fields(Int, "unused"),
     )
 
 
 class Maps(c.Structure):
     """Several of them that do not depend on each other."""
 
-    _fields_ = (*_pointers("items"), *_longs("count"))
+    _fields_ = (*_fields(Pointer, "items"), *_fields(Long, "count"))
 
 
 class Pool(c.Structure):
     """Pooling."""
 
     _fields_ = (
-        ("out", Base),
-        ("input", Base),
-        ("out_stride", Four),
-        ("in_stride", Four),
-        *_ints("images channels height width out_height out_width"),
-        *_ints("kernel_h kernel_w stride_h stride_w pad_h pad_w dilation_h dilation_w kind include_pad"),
+        *_fields(Base, "out input"),
+        *_fields(Four, "out_stride in_stride"),
+        *_fields(Int, "images channels height width out_height out_width"),
+        *_fields(Int, "kernel_h kernel_w stride_h stride_w pad_h pad_w dilation_h dilation_w kind include_pad"),
     )
 
 
@@ -124,12 +104,11 @@ class Reduce(c.Structure):
     """Mean, softmax or layer norm."""
 
     _fields_ = (
-        ("out", Base),
-        ("input", Base),
-        *_pointers("weight bias"),
-        *((name, Dims) for name in ("shape", "out_stride", "in_stride", "inner", "inner_stride", "inner_out_stride")),
-        *_ints("dims inner_dims kind"),
-        *_floats("epsilon"),
+        *_fields(Base, "out input"),
+        *_fields(Pointer, "weight bias"),
+        *_fields(Dims, "shape out_stride in_stride inner inner_stride inner_out_stride"),
+        *_fields(Int, "dims inner_dims kind"),
+        *_fields(Float, "epsilon"),
     )
 
 
@@ -137,13 +116,13 @@ class Matmul(c.Structure):
     """A batch of matrix products."""
 
     _fields_ = (
-        *((name, Base) for name in ("out", "a", "b")),
-        *_pointers("scratch"),
-        *_longs("scratch_stride"),
-        *((name, Four) for name in ("batch", "out_batch", "a_batch", "b_batch")),
-        *_longs("m n k out_m out_n a_m a_k b_k b_n"),
-        *_floats("scale"),
-        *_ints("unused"),
+        *_fields(Base, "out a b"),
+        *_fields(Pointer, "scratch"),
+        *_fields(Long, "scratch_stride"),
+        *_fields(Four, "batch out_batch a_batch b_batch"),
+        *_fields(Long, "m n k out_m out_n a_m a_k b_k b_n"),
+        *_fields(Float, "scale"),
+        *_fields(Int, "unused"),
     )
 
 
@@ -151,11 +130,11 @@ class Linear(c.Structure):
     """A linear layer for few rows."""
 
     _fields_ = (
-        *((name, Base) for name in ("out", "input", "residual")),
-        *_pointers("bias values start index masks"),
-        *_longs("rows out_row in_row residual_row"),
-        *_ints("inputs outputs kind"),
-        *_floats("low high"),
+        *_fields(Base, "out input residual"),
+        *_fields(Pointer, "bias values start index masks"),
+        *_fields(Long, "rows out_row in_row residual_row"),
+        *_fields(Int, "inputs outputs kind"),
+        *_fields(Float, "low high"),
     )
 
 
@@ -163,49 +142,34 @@ class Resize(c.Structure):
     """Nearest or bilinear resizing."""
 
     _fields_ = (
-        ("out", Base),
-        ("input", Base),
-        ("out_stride", Four),
-        ("in_stride", Four),
-        *_pointers("y0 y1 x0 x1 wy wx"),
-        *_ints("images channels out_height out_width"),
+        *_fields(Base, "out input"),
+        *_fields(Four, "out_stride in_stride"),
+        *_fields(Pointer, "y0 y1 x0 x1 wy wx"),
+        *_fields(Int, "images channels out_height out_width"),
     )
 
 
 class Clear(c.Structure):
     """Zeros around the images of a grid."""
 
-    _fields_ = (*_pointers("data written"), *_longs("margin plane image pitch channels planes images"))
+    _fields_ = (*_fields(Pointer, "data written"), *_fields(Long, "margin plane image pitch channels planes images"))
 
 
 class Band(c.Structure):
     """A range of tiles of one convolution."""
 
-    _fields_ = (*_pointers("record"), *_ints("kind first last unused"))
+    _fields_ = (*_fields(Pointer, "record"), *_fields(Int, "kind first last unused"))
 
 
-class Group(c.Structure):
+class Wavefront(c.Structure):
     """Convolutions that run band by band."""
 
-    _fields_ = (*_pointers("bands"), *_longs("count"))
+    _fields_ = (*_fields(Pointer, "bands"), *_fields(Long, "count"))
 
 
+Record = type[c.Structure]
 # In the order of the enumeration Kind.
-KINDS: tuple[type[c.Structure], ...] = (
-    Sparse,
-    Dense,
-    Maps,
-    Pool,
-    Reduce,
-    Matmul,
-    Linear,
-    Resize,
-    Depthwise,
-    Clear,
-    Group,
-)
-
-
+KINDS: tuple[Record, ...] = (Sparse, Dense, Maps, Pool, Reduce, Matmul, Linear, Resize, Depthwise, Clear, Wavefront)
 ABI = 4
 
 
@@ -235,7 +199,7 @@ class Facts:
         return 16 if self.width == 16 else 12
 
 
-class Library:
+class KernelLibrary:
     """The functions of the shared library with their types."""
 
     def __init__(self, path: Path) -> None:
@@ -246,10 +210,11 @@ class Library:
         for kind, record in enumerate(KINDS):
             if self._functions.spx_record_size(kind) != c.sizeof(record):
                 raise OSError(f"{path} does not fit this package ({record.__name__}): build the kernels again")
-        facts = (c.c_int32 * 5)()
+        facts = (Int * 5)()
         self._functions.spx_facts(facts)
         level = self._functions.spx_level().decode()
-        self.facts = Facts(level, facts[0], facts[1], facts[2], bool(facts[3]), bool(facts[4]))
+        width, channels, vectors, expands, shifts = facts
+        self.facts = Facts(level, width, channels, vectors, bool(expands), bool(shifts))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._functions, f"spx_{name}")
@@ -274,22 +239,21 @@ class _Memory:
 
 
 def _declare(functions: Any) -> None:
-    pointer, long, integer = c.c_void_p, c.c_int64, c.c_int32
     types: dict[str, tuple[Any, list[Any]]] = {
-        "abi": (integer, []),
+        "abi": (Int, []),
         "level": (c.c_char_p, []),
-        "facts": (None, [pointer]),
-        "record_size": (long, [integer]),
-        "team_new": (pointer, [integer]),
-        "team_free": (None, [pointer]),
-        "plan_new": (pointer, [pointer]),
-        "plan_free": (None, [pointer]),
-        "plan_set": (long, [pointer, long, integer, pointer, long]),
-        "plan_run": (None, [pointer, pointer]),
-        "plan_time": (None, [pointer, pointer, long, pointer]),
-        "alloc": (pointer, [long]),
-        "free": (None, [pointer]),
-        "rate": (c.c_double, [pointer, long, long]),
+        "facts": (None, [Pointer]),
+        "record_size": (Long, [Int]),
+        "team_new": (Pointer, [Int]),
+        "team_free": (None, [Pointer]),
+        "plan_new": (Pointer, [Pointer]),
+        "plan_free": (None, [Pointer]),
+        "plan_set": (Long, [Pointer, Long, Int, Pointer, Long]),
+        "plan_run": (None, [Pointer, Pointer]),
+        "plan_time": (None, [Pointer, Pointer, Long, Pointer]),
+        "alloc": (Pointer, [Long]),
+        "free": (None, [Pointer]),
+        "rate": (c.c_double, [Pointer, Long, Long]),
     }
     for name, (result, arguments) in types.items():
         function = getattr(functions, f"spx_{name}")
@@ -297,7 +261,7 @@ def _declare(functions: Any) -> None:
 
 
 @cache
-def library() -> Library | None:
+def library() -> KernelLibrary | None:
     """The kernels of this installation or of the file that SOFTPRUNE_KERNELS names; None if there are none.
 
     Raises:
@@ -307,50 +271,8 @@ def library() -> Library | None:
     if wish == "none":
         return None
     if wish:
-        return Library(Path(wish))
+        return KernelLibrary(Path(wish))
     try:
-        return Library(LIBRARY) if LIBRARY.is_file() else None
+        return KernelLibrary(LIBRARY) if LIBRARY.is_file() else None
     except OSError:
         return None  # built for another system: the reference engine runs instead
-
-
-@dataclass(frozen=True, order=True)
-class Choice:
-    """A way to compute a layer.
-
-    Attributes:
-        kind: "sparse", "dense" or "depthwise"; of a linear layer with few rows "index", "masks" or "dense".
-        vectors: vectors of pixels per tile; 0 where there are no tiles.
-        shifted: whether misaligned taps are shifted in registers.
-        by_channel: whether threads share the channels instead of the tiles.
-        blocks: blocks of input channels; what a tile reads of one block should fit into the first-level cache.
-    """
-
-    kind: str
-    vectors: int
-    shifted: bool = False
-    by_channel: bool = False
-    blocks: int = 1
-
-    @property
-    def text(self) -> str:
-        """In a few words, for tables."""
-        parts = [self.kind, *[f"{self.vectors} vectors"] * (self.vectors > 0)]
-        parts += ["shifted"] * self.shifted + ["by channel"] * self.by_channel
-        return ", ".join(parts + [f"{self.blocks} blocks"] * (self.blocks > 1))
-
-
-Longs = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a convolution is after each of its tiles, in rows of all images.
-
-    Attributes:
-        done: rows of the output that are complete.
-        needed: rows of the input that were read.
-    """
-
-    done: Longs
-    needed: Longs

@@ -1,20 +1,33 @@
-"""Linear layers with few rows: inputs are the lanes, and zeros are skipped in one of three ways."""
+"""Linear layers, matrix products and attention."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from softprune.deploy.engine.conv import DENSE_FROM
-from softprune.deploy.engine.library import Base, Choice, Facts, Linear
-from softprune.deploy.format.graph import Weight
+from softprune.deploy.engine.conv import ConvKernel
+from softprune.deploy.engine.elementwise import (
+    ADD,
+    COPY,
+    add_layer,
+    add_maps,
+    constant,
+    copy,
+    map_record,
+    merged_rows,
+)
+from softprune.deploy.engine.execution import BOUNDS, DENSE_FROM, Kernel, KernelChoice, bounds_of
+from softprune.deploy.engine.grid import Geometry, Grid, Halo
+from softprune.deploy.engine.library import Base, Facts, Linear, Matmul
+from softprune.deploy.engine.memory import Builder
+from softprune.deploy.engine.reduction import add_softmax
+from softprune.deploy.format.graph import Array, Op, Weight
+from softprune.deploy.format.shapes import Shape
 
-Array = NDArray[np.float32]
 # With a smaller share of nonzeros than this they are looked up one by one, unless a measurement says otherwise.
 INDEX_BELOW = 0.15
 # So many weights, a megabyte, stay in the second-level cache.
@@ -37,11 +50,10 @@ def likely_kind(nonzeros: int, size: int, *, expands: bool) -> str:
 
 
 @dataclass
-class LinearKernel:
-    """A linear layer with few rows and everything that its kernels need.
+class LinearKernel(Kernel):
+    """A linear layer with few rows: inputs are the lanes, and zeros are skipped in one of three ways.
 
     Attributes:
-        facts: of the instruction set.
         weight: (outputs, inputs).
         bias: one number per output.
         bounds: what the result is cut to.
@@ -50,6 +62,7 @@ class LinearKernel:
         residual: the same for what is added before the cut, or None.
     """
 
+    runs_in_bands = False
     facts: Facts
     weight: Weight
     bias: Array
@@ -57,11 +70,6 @@ class LinearKernel:
     source: tuple[Array, Base]
     out: tuple[Array, Base]
     residual: tuple[Array, Base] | None
-
-    @cached_property
-    def nonzeros(self) -> int:
-        """Weights that are not zero."""
-        return self.weight.count()
 
     @property
     def macs(self) -> int:
@@ -72,24 +80,21 @@ class LinearKernel:
     def _size(self) -> int:
         return self.weight.shape[0] * self.weight.shape[1]
 
-    def default(self) -> Choice:
+    def default(self) -> KernelChoice:
         """A good choice without a measurement."""
-        return Choice(likely_kind(self.nonzeros, self._size, expands=self.facts.expands), 0)
+        return KernelChoice(likely_kind(self.nonzeros, self._size, expands=self.facts.expands), 0)
 
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[KernelChoice]:
         """All choices worth a measurement: zeros are stored only where they do not take much memory."""
         kinds = {self.default().kind: None, "index": None}
         if self.facts.expands:
             kinds["masks"] = None
         if self._size <= SMALL or 2 * self.nonzeros >= self._size:
             kinds["dense"] = None
-        return [Choice(kind, 0) for kind in kinds]
+        return [KernelChoice(kind, 0) for kind in kinds]
 
-    def keep_only(self, choice: Choice) -> None:
-        """Nothing is kept between choices."""
-
-    def record(self, choice: Choice) -> tuple[ctypes.Structure, list[Any]]:
-        """The record of the kernel, and what must stay alive with it."""
+    def record(self, choice: KernelChoice) -> tuple[ctypes.Structure, list[Any]]:
+        """What the kernel is given, and the arrays that must live as long; nothing is kept between choices."""
         outputs, inputs = self.weight.shape
         source, out = self.source[0], self.out[0]
         low, high = self.bounds
@@ -118,3 +123,135 @@ class LinearKernel:
         masks = np.packbits(bits, axis=1, bitorder="little").view("<u2")
         record.masks, record.kind = masks.ctypes.data, 2
         return record, [self.bias, values, start, masks]
+
+
+# From so many rows on, rows are the lanes.
+MANY_ROWS = 8
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """A linear layer to append: its rows of inputs, weight (outputs, inputs), residual, and the shape of its output."""
+
+    op: Op
+    source: Array
+    weight: Weight
+    added: Array | None
+    shape: Shape
+
+    def add(self, b: Builder) -> Array:
+        """Append the layer; its output."""
+        if 0 in self.shape:
+            return b.arena.contiguous(self.shape)
+        return self._as_pixels(b) if math.prod(self.shape[:-1]) >= MANY_ROWS else self._by_rows(b)
+
+    def _by_rows(self, b: Builder) -> Array:
+        """Few rows."""
+        op = self.op
+        matrix = merged_rows(b, op.path, self.source, contiguous=True)
+        out = b.arena.contiguous(self.shape)
+        added = None if self.added is None else merged_rows(b, op.path, self.added, contiguous=True)
+        flat = out.reshape(-1, self.shape[-1])
+        kernel = LinearKernel(
+            b.library.facts,
+            self.weight,
+            b.vector(op.fields.get("bias"), self.shape[-1]),
+            bounds_of(op),
+            (matrix, b.arena.base(matrix)),
+            (flat, b.arena.base(flat)),
+            None if added is None else (added, b.arena.base(added)),
+        )
+        add_layer(b, op, kernel, out, "linear")
+        return out
+
+    def _as_pixels(self, b: Builder) -> Array:
+        """Many rows are the pixels of a 1 x 1 convolution, whose output stays transposed."""
+        op, (outputs, inputs) = self.op, self.weight.shape
+        source = merged_rows(b, op.path, self.source)
+        rows = len(source)
+        geometry = Geometry((1, rows), (1, rows), (1, 1), (1, 1), (0, 0), (1, 1))
+        grid, out_grid = (Grid(1, channels, 1, 1, rows, Halo()) for channels in (inputs, outputs))
+        buffer = b.temporary_grid(grid)
+        copy(b, op.path, grid.view(buffer)[0, :, 0, :].T, source, "transpose")
+        out = out_grid.view(b.arena.grid(out_grid))
+        # Rows of the output seen as all axes of its shape but the last.
+        leading = [4 * math.prod(self.shape[axis + 1 : -1]) for axis in range(len(self.shape) - 1)]
+        strides = (*leading, out.strides[1])
+        target = np.ndarray(self.shape, np.float32, b.arena.owner(out), 4 * out_grid.margin, strides)
+        activation = op.fields.get("activation")
+        plain = self.added is None and activation in BOUNDS
+        kernel = ConvKernel(
+            b.library.facts,
+            b.threads,
+            geometry,
+            grid,
+            buffer[grid.margin :],
+            out,
+            None,
+            self.weight.reshaped((outputs, inputs, 1, 1)),
+            b.vector(op.fields.get("bias"), outputs),
+            1,
+            BOUNDS[activation] if plain else BOUNDS[None],
+            b.scratch,
+        )
+        b.program.add_kernel(op.path, op.kind, kernel)
+        if not plain:
+            args = [target] if self.added is None else [target, self.added]
+            kind = COPY if self.added is None else ADD
+            add_maps(b, op.path, "finish", [map_record(b, kind, target, args, activation=activation)])
+        return target
+
+
+def lower_linear(b: Builder, op: Op) -> None:
+    """A linear layer."""
+    weight = b.weights[op.fields["weight"]]
+    layer = LinearLayer(op, b.arrays[op.inputs[0]], weight, b.residual(op), b.shapes[op.output])
+    b.arrays[op.output] = layer.add(b)
+
+
+def lower_pixel(b: Builder, op: Op) -> None:
+    """A convolution of images of one pixel: a linear layer."""
+    weight, added = b.weights[op.fields["weight"]], b.residual(op)
+    source, flat = b.arrays[op.inputs[0]][:, :, 0, 0], weight.reshaped(weight.shape[:2])
+    layer = LinearLayer(op, source, flat, None if added is None else added[:, :, 0, 0], b.shapes[op.output][:2])
+    b.arrays[op.output] = layer.add(b)[:, :, None, None]
+
+
+def add_matmul(b: Builder, path: str, out: Array, left: Array, right: Array, scale: float = 1.0) -> None:
+    """Append a batch of matrix products."""
+    lead = out.shape[:-2]
+    left, right = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (left, right))
+    k = left.shape[-1]
+    panel = 2 * b.library.facts.width * max(k, 1)
+    scratch = b.temporary((b.threads, panel))
+    record = Matmul(scratch=scratch.ctypes.data, scratch_stride=panel, scale=scale)
+    record.out, record.a, record.b = (b.arena.base(x) for x in (out, left, right))
+    record.m, record.n, record.k = out.shape[-2], out.shape[-1], k
+    record.out_m, record.out_n = (s // 4 for s in out.strides[-2:])
+    record.a_m, record.a_k = (s // 4 for s in left.strides[-2:])
+    record.b_k, record.b_n = (s // 4 for s in right.strides[-2:])
+    pad = 4 - len(lead)
+    record.batch[:] = [1] * pad + list(lead)
+    for field, array in (("out_batch", out), ("a_batch", left), ("b_batch", right)):
+        getattr(record, field)[:] = [0] * pad + [s // 4 for s in array.strides[:-2]]
+    if out.size:
+        cost = out.size * k
+        b.program.add(path, "matmul", record, [scratch], cost=cost)
+
+
+def lower_matmul(b: Builder, op: Op) -> None:
+    """A batch of matrix products."""
+    left, right = (b.arrays[name] for name in op.inputs)
+    add_matmul(b, op.path, b.new(op.output), left, right)
+
+
+def lower_attention(b: Builder, op: Op) -> None:
+    """softmax(scale q k' + mask) v, in three steps."""
+    q, k, v = (b.arrays[name] for name in op.inputs)
+    scores = b.temporary((*q.shape[:-1], k.shape[-2]))
+    add_matmul(b, op.path, scores, q, np.swapaxes(k, -1, -2), op.fields["scale"])
+    if op.fields.get("mask") is not None and scores.size:
+        mask = constant(b, np.array(b.weights[op.fields["mask"]].dense()))
+        add_maps(b, op.path, "mask", [map_record(b, ADD, scores, [scores, mask])])
+    add_softmax(b, op.path, scores, scores, -1)
+    add_matmul(b, op.path, b.new(op.output), scores, v)

@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable
 
-from softprune.deploy.engine.arena import Arena
-from softprune.deploy.engine.builder import Builder
-from softprune.deploy.engine.conv import ConvKernel, Scratch
-from softprune.deploy.engine.depthwise import DepthwiseKernel
+import numpy as np
+
+from softprune.deploy.engine import conv, elementwise, linear, reduction
+from softprune.deploy.engine.execution import Step, chains
 from softprune.deploy.engine.grid import Geometry, Grid
-from softprune.deploy.engine.library import Clear, Library
-from softprune.deploy.engine.lowering import LOWERING, elementwise
-from softprune.deploy.engine.plan import Step, chains
+from softprune.deploy.engine.library import Clear, KernelLibrary
+from softprune.deploy.engine.memory import Arena, Builder, Scratch
+from softprune.deploy.format.graph import Array, Op
 from softprune.deploy.format.operations import infer
 from softprune.deploy.format.spx import Model
 
-Array = NDArray[np.float32]
+
+def _lower_conv2d(b: Builder, op: Op) -> None:
+    """A convolution; on images of one pixel it is a linear layer."""
+    kernel = b.weights[op.fields["weight"]].shape[2:]
+    ones = (*b.shapes[op.inputs[0]][2:], *kernel, *op.fields["stride"], op.fields["groups"])
+    pixel = set(ones) == {1} and set(op.fields["padding"]) == {0} and 0 not in b.shapes[op.output]
+    (linear.lower_pixel if pixel else conv.lower_conv)(b, op)
+
+
+# Operation of the format -> appends its steps to the program.
+LOWERING: dict[str, Callable[[Builder, Op], None]] = {
+    "conv2d": _lower_conv2d,
+    "conv_transpose2d": conv.lower_conv_transpose,
+    "linear": linear.lower_linear,
+    "matmul": linear.lower_matmul,
+    "attention": linear.lower_attention,
+    "max_pool2d": reduction.lower_pool,
+    "avg_pool2d": reduction.lower_pool,
+    "adaptive_avg_pool2d": reduction.lower_adaptive,
+    "resize": reduction.lower_resize,
+    "mean": reduction.lower_mean,
+    "softmax": reduction.lower_softmax,
+    "layer_norm": reduction.lower_layer_norm,
+    "add": elementwise.lower_binary,
+    "mul": elementwise.lower_binary,
+    "scale_shift": elementwise.lower_scale_shift,
+    "concat": elementwise.lower_concat,
+    "reshape": elementwise.lower_reshape,
+    "permute": elementwise.lower_permute,
+    "slice": elementwise.lower_slice,
+    "pad": elementwise.lower_pad,
+    "constant": elementwise.lower_constant,
+    "identity": elementwise.lower_identity,
+    **dict.fromkeys(
+        ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "sigmoid", "tanh", "mish", "elu", "softplus", "gelu"),
+        elementwise.lower_activation,
+    ),
+}
 
 
 class HaloClearing:
@@ -71,7 +107,7 @@ def _written(grid: Grid, filling: Geometry | None, plane: int) -> tuple[int, int
     return grid.halo.top + rows.start, grid.halo.top + rows.stop, columns.start, columns.stop
 
 
-def build(model: Model, library: Library, *, batch: int, threads: int) -> Builder:
+def build(model: Model, library: KernelLibrary, *, batch: int, threads: int) -> Builder:
     """Lower every operation; inputs are the first slots, outputs the following ones.
 
     Raises:
@@ -81,11 +117,11 @@ def build(model: Model, library: Library, *, batch: int, threads: int) -> Builde
     graph = model.graph
     shapes = infer(graph, model.weights, batch)
     builder = Builder(library, threads, graph, model.weights, shapes, Arena(library), Scratch(library))
-    builder.collect_halos()
+    conv.collect_halos(builder)
     for number, name in enumerate(graph.inputs):
         builder.arrays[name] = builder.arena.slot(number, shapes[name])
     last = graph.last_reads()
-    found = chains(graph, [builder.reads_producer(op) for op in graph.ops])
+    found = chains(graph, [conv.reads_producer(builder, op) for op in graph.ops])
     inner = {place for chain in found for place in chain[:-1]}
     begins: dict[int, int] = {}
     pending: set[str] = set()
@@ -112,9 +148,8 @@ def _mark_chains(builder: Builder, found: list[range], ends: dict[int, int]) -> 
     """Tell the program which of its steps form chains: those with nothing in between."""
     for chain in found:
         steps = range(ends[chain.start], ends[chain.stop - 1] + 1)
-        if len(steps) != len(chain):
-            continue
-        if all(isinstance(builder.program.steps[i].kernel, ConvKernel | DepthwiseKernel) for i in steps):
+        kernels = [builder.program.steps[i].kernel for i in steps]
+        if len(steps) == len(chain) and all(kernel is not None and kernel.runs_in_bands for kernel in kernels):
             builder.program.chains.append(steps)
 
 

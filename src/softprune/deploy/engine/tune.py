@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softprune.deploy.engine.library import Choice, Library
-from softprune.deploy.engine.plan import Plan, Program, Team
+from softprune.deploy.engine.execution import Executable, KernelChoice, Program, Team
+from softprune.deploy.engine.library import KernelLibrary
 from softprune.deploy.format.storage import open_regular
 
 # Changes when kernels or choices change, so that old results are not used.
@@ -82,19 +82,19 @@ BANDS = (2, 4, 7, 14, 28)
 class Tuner:
     """Finds the fastest choices for a program."""
 
-    def __init__(self, library: Library, team: Team, program: Program) -> None:
+    def __init__(self, library: KernelLibrary, team: Team, program: Program) -> None:
         self._library, self._team, self._program = library, team, program
 
     def run(self, addresses: list[int]) -> None:
         """Measure, and leave the program with the best choices."""
-        plan = Plan(self._library, self._team, self._program, grouped=False)
+        plan = Executable(self._library, self._team, self._program, grouped=False)
         plan.run(addresses)
         self._choose_kernels(plan, addresses)
         single = plan.time(addresses, REPEATS)
         del plan
         self._choose_bands(single, addresses)
 
-    def _choose_kernels(self, plan: Plan, addresses: list[int]) -> None:
+    def _choose_kernels(self, plan: Executable, addresses: list[int]) -> None:
         steps = self._program.steps
         left = {i: step.kernel.choices() for i, step in enumerate(steps) if step.kernel is not None}
         for repeats, keep in ROUNDS:
@@ -105,10 +105,10 @@ class Tuner:
             steps[place].settle(choice)
 
     def _measure(
-        self, plan: Plan, left: dict[int, list[Choice]], addresses: list[int], repeats: int
-    ) -> dict[tuple[int, Choice], float]:
+        self, plan: Executable, left: dict[int, list[KernelChoice]], addresses: list[int], repeats: int
+    ) -> dict[tuple[int, KernelChoice], float]:
         """The time of every choice of every layer; all layers change theirs at once."""
-        best: dict[tuple[int, Choice], float] = {}
+        best: dict[tuple[int, KernelChoice], float] = {}
         for turn in range(max((len(found) for found in left.values()), default=0)):
             now = {place: found[turn % len(found)] for place, found in left.items()}
             for place, choice in now.items():
@@ -123,7 +123,7 @@ class Tuner:
         best = {chain.start: (float(single[chain.start : chain.stop].sum()), 0) for chain in chains}
         for bands in BANDS if chains else ():
             self._program.bands = {chain.start: bands for chain in chains}
-            plan = Plan(self._library, self._team, self._program)
+            plan = Executable(self._library, self._team, self._program)
             seconds = dict(zip(plan.places, plan.time(addresses, REPEATS), strict=True))
             for chain in chains:
                 best[chain.start] = min(best[chain.start], (float(seconds[chain.start]), bands))

@@ -27,7 +27,7 @@ from softprune.records import write_whole
 from softprune.structure.program import Example, exported
 
 if TYPE_CHECKING:
-    from softprune.deploy.engine.engine import Engine
+    from softprune.deploy.engine.inference import Engine
 
 
 def plain_module(module: nn.Module) -> nn.Module:
@@ -181,7 +181,7 @@ def accelerate(module: nn.Module, example: Example, *, threads: int | None = Non
         ...     torch.allclose(accelerate(model, x, tune=False)(x), model(x), atol=1e-6)
         True
     """
-    from softprune.deploy.engine.engine import load  # here: files are written where no engine is wanted
+    from softprune.deploy.engine.inference import load  # here: files are written where no engine is wanted
 
     program = exported(plain_module(module), example)
     with TemporaryDirectory(prefix="softprune-", ignore_cleanup_errors=True) as folder:

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from softprune.deploy.engine.builder import Array, Builder
+from softprune.deploy.engine.elementwise import copied
 from softprune.deploy.engine.library import Pool, Reduce, Resize
-from softprune.deploy.engine.lowering.elementwise import copy
-from softprune.deploy.format.graph import Op
+from softprune.deploy.engine.memory import Builder
+from softprune.deploy.format.graph import Array, Op
 from softprune.deploy.format.spatial import interpolation
 
 MEAN, SOFTMAX, LAYER_NORM = range(3)
@@ -81,9 +81,7 @@ def lower_layer_norm(b: Builder, op: Op) -> None:
     inner = math.prod(source.shape[source.ndim - count :])
     shape = (*source.shape[: source.ndim - count], inner)
     if not source[0:1].flags.c_contiguous or not source.flags.c_contiguous:
-        mine = b.temporary(source.shape)
-        copy(b, op.path, mine, source)
-        source = mine
+        source = copied(b, op.path, source)
     target = out.reshape(shape)
     record = _record(b, LAYER_NORM, target, source.reshape(shape), [len(shape) - 1])
     record.epsilon = op.fields["eps"]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from ctypes import addressof
 
 import numpy as np
 
-from softprune.deploy.engine.builder import Array, Builder
+from softprune.deploy.engine.execution import BOUNDS, Kernel
 from softprune.deploy.engine.grid import view_as
 from softprune.deploy.engine.library import Base, Map, Maps
-from softprune.deploy.format.graph import Op
+from softprune.deploy.engine.memory import Builder
+from softprune.deploy.format.graph import Array, Op
 
 COPY, ADD, MUL, AFFINE = range(4)
-ACTIVATIONS = {
-    name: number
-    for number, name in enumerate(
-        (
-            *(None, "relu", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "gelu_tanh", "sigmoid", "tanh"),
-            *("mish", "elu", "softplus"),
-        )
-    )
-}
+# In the order of the kernels' enumeration.
+ACTIVATIONS: tuple[str | None, ...] = (
+    *(None, "relu", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "gelu_tanh", "sigmoid", "tanh"),
+    *("mish", "elu", "softplus"),
+)
 # The fields that are an activation's numbers.
 NUMBERS = {"elu": ("alpha",), "softplus": ("beta", "threshold")}
 
@@ -49,7 +47,7 @@ def map_record(b: Builder, kind: int, out: Array, args: Sequence[Array], *, acti
     """The record of one element-wise operation; arguments are broadcast to the output."""
     wide = [np.broadcast_to(array, out.shape) for array in args]
     sizes, steps = _merged(out.shape, [[s // 4 for s in array.strides] for array in (out, *wide)])
-    record = Map(dims=len(sizes), kind=kind, activation=ACTIVATIONS[activation])
+    record = Map(dims=len(sizes), kind=kind, activation=ACTIVATIONS.index(activation))
     bases = [b.arena.base(array) for array in (out, *args)]
     bases += [Base(None, -1)] * (4 - len(bases))
     record.out, record.a, record.b, record.c = bases
@@ -72,19 +70,31 @@ def copy(b: Builder, path: str, out: Array, source: Array, what: str = "copy") -
         add_maps(b, path, what, [map_record(b, COPY, out, [source])])
 
 
-def activate(b: Builder, path: str, array: Array, activation: str) -> None:
-    """Apply an activation in place."""
-    if array.size:
-        add_maps(b, path, activation, [map_record(b, COPY, array, [array], activation=activation)])
+def add_layer(b: Builder, op: Op, kernel: Kernel, out: Array, what: str | None = None) -> None:
+    """Append a layer with weights, and in place the activation that its kernel cannot apply while it stores."""
+    b.program.add_kernel(op.path, what or op.kind, kernel)
+    activation = op.fields.get("activation")
+    if activation not in BOUNDS and out.size:
+        add_maps(b, op.path, str(activation), [map_record(b, COPY, out, [out], activation=activation)])
+
+
+def copied(b: Builder, path: str, array: Array) -> Array:
+    """A contiguous copy that lives until the end of the present operation."""
+    mine = b.temporary(array.shape)
+    copy(b, path, mine, array)
+    return mine
 
 
 def owned(b: Builder, path: str, array: Array) -> Array:
     """The array itself, or a copy if it belongs to the caller: some kernels need a fixed address."""
-    if not b.arena.is_slot(array):
-        return array
-    mine = b.temporary(array.shape)
-    copy(b, path, mine, array)
-    return mine
+    return copied(b, path, array) if b.arena.is_slot(array) else array
+
+
+def merged_rows(b: Builder, path: str, array: Array, *, contiguous: bool = False) -> Array:
+    """All axes but the last merged, if wanted with the last one contiguous: a view where that is possible."""
+    shape = (math.prod(array.shape[:-1]), array.shape[-1])
+    view = None if contiguous and array.strides[-1] != 4 else view_as(array, shape)
+    return copied(b, path, array).reshape(shape) if view is None else view
 
 
 def constant(b: Builder, array: Array) -> Array:

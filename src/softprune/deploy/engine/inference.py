@@ -1,108 +1,27 @@
-"""Engine: a loaded network that can be called; and the memory that it holds."""
+"""Engine: a loaded network that can be called."""
 
 from __future__ import annotations
 
-import ctypes
 import math
-import mmap
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from softprune.deploy.engine.arena import Arena
-from softprune.deploy.engine.library import Library, library
-from softprune.deploy.engine.plan import Plan, Program, Team
+from softprune.deploy.engine.execution import Executable, Team
+from softprune.deploy.engine.library import KernelLibrary, library
+from softprune.deploy.engine.memory import Builder, MemoryUse, measure_memory
 from softprune.deploy.engine.planner import build
 from softprune.deploy.engine.tune import Tuner, recall, remember, tuning_key
+from softprune.deploy.format.graph import Array
 from softprune.deploy.format.operations import infer, splits
 from softprune.deploy.format.shapes import Shape
 from softprune.deploy.format.spx import Model, read_spx
 
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes that an engine holds for one batch size.
-
-    Attributes:
-        tables: weights in the order of the kernels, biases, and the tables that say what is stored where.
-        buffers: values between the layers, with their halos, and scratch space.
-        nonzeros: weights that are not zero.
-        activations: the largest sum of values that are needed at the same time, as the graph says; no part of `total`.
-        file: the file where it was copied into memory, 0 where it is mapped; no part of `total`, since it is there once
-            for all batch sizes.
-    """
-
-    tables: int
-    buffers: int
-    nonzeros: int
-    activations: int
-    file: int
-
-    @property
-    def total(self) -> int:
-        """Tables and buffers: what a batch of this size takes beside the file."""
-        return self.tables + self.buffers
-
-
-def measure_memory(model: Model, plan: Plan, arena: Arena, shapes: dict[str, Shape]) -> Memory:
-    """Count the arrays of a plan, each once."""
-    steps = plan.program.steps
-    tables: dict[int, int] = {}
-    scratch: dict[int, int] = {}
-    for array in _arrays([(step.keep, step.kernel) for step in steps]):
-        owner = _owner(array)
-        if isinstance(owner.base, bytes | mmap.mmap | memoryview) or arena.holds(owner):
-            continue  # bytes of the file or stand-ins for the caller's arrays; buffers, which are counted below
-        # Only buffers and scratch space come from the library; NumPy owns all else.
-        kind = tables if owner.base is None else scratch
-        kind[owner.ctypes.data] = owner.nbytes
-    records = sum(ctypes.sizeof(step.record) for step in steps)
-    nonzeros = sum(weight.count() for weight in model.weights.values())
-    buffers = 4 * arena.floats + sum(scratch.values())
-    peak = peak_activations(model, shapes)
-    return Memory(sum(tables.values()) + records, buffers, nonzeros, peak, model.file.held)
-
-
-def peak_activations(model: Model, shapes: dict[str, Shape]) -> int:
-    """The largest number of bytes of values that are alive during one operation: read by it or later, or made by it."""
-    last = model.graph.last_reads()
-    alive = set(model.graph.inputs)
-    peak = 0
-    for place, op in enumerate(model.graph.ops):
-        alive.add(op.output)
-        peak = max(peak, sum(4 * math.prod(shapes[name]) for name in alive))
-        alive = {name for name in alive if last.get(name, 0) > place}
-    return peak
-
-
-def _owner(array: Any) -> Any:
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
-
-
-def _arrays(node: Any) -> Iterator[Any]:
-    """All arrays in lists, tuples, dictionaries and plain records."""
-    if isinstance(node, np.ndarray):
-        yield node
-    elif isinstance(node, list | tuple):
-        for part in node:
-            yield from _arrays(part)
-    elif isinstance(node, dict):
-        yield from _arrays(list(node.values()))
-    elif is_dataclass(node) and not isinstance(node, type):
-        for field in fields(node):
-            yield from _arrays(getattr(node, field.name))
-
-
-Array = NDArray[np.float32]
 # Plans that an engine keeps; a caller with many batch sizes makes more.
 MAX_PLANS = 8
 # Floats of the largest value when several samples run together; more would leave the caches.
@@ -151,17 +70,17 @@ def load(path: str | Path, *, threads: int | None = None, tune: bool = True) -> 
 class _Local:
     """What belongs to one process: a forked one has none of the threads, and the lock may be taken for ever."""
 
-    def __init__(self, kernels: Library | None, threads: int) -> None:
+    def __init__(self, kernels: KernelLibrary | None, threads: int) -> None:
         self.lock = threading.Lock()
         self.team = Team(kernels, threads) if kernels else None
-        self.plans: dict[int, Plan] = {}
-        self.arenas: dict[int, Arena] = {}
+        self.plans: dict[int, Executable] = {}
+        self.builders: dict[int, Builder] = {}  # they own the buffers
 
 
 class Engine:
     """A network that can be called with NumPy arrays or CPU tensors; several threads may call it."""
 
-    def __init__(self, model: Model, kernels: Library | None, *, threads: int, tune: bool) -> None:
+    def __init__(self, model: Model, kernels: KernelLibrary | None, *, threads: int, tune: bool) -> None:
         self.model, self.threads = model, threads
         self._kernels, self._tune = kernels, tune
         self._locals = {os.getpid(): _Local(kernels, threads)}
@@ -210,28 +129,32 @@ class Engine:
         outputs = self._run(arrays)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def plan(self, batch: int) -> Plan:
+    def plan(self, batch: int) -> Executable:
         """The plan for a batch size that runs at once; made and tuned when it is first asked for."""
         local = self._local()
         with local.lock:
             return self._plan(local, batch)
 
-    def _plan(self, local: _Local, batch: int) -> Plan:
+    def _plan(self, local: _Local, batch: int) -> Executable:
         """The same for a caller that holds the lock."""
         assert self._kernels is not None and local.team is not None
         if batch not in local.plans:
             if len(local.plans) >= MAX_PLANS:
                 oldest = next(iter(local.plans))
-                del local.plans[oldest], local.arenas[oldest]
+                del local.plans[oldest], local.builders[oldest]
             builder = build(self.model, self._kernels, batch=batch, threads=self.threads)
             if self._tune:
-                self._tuned(local.team, builder.program, batch)
-            builder.program.share_scratch()
-            local.plans[batch] = Plan(self._kernels, local.team, builder.program)
-            local.arenas[batch] = builder.arena
+                name = tuning_key(model=self.model.digest, level=self.level, batch=batch, threads=self.threads)
+                if not recall(builder.program, name):
+                    slots = self.slots(batch)
+                    Tuner(self._kernels, local.team, builder.program).run([array.ctypes.data for array in slots])
+                    remember(builder.program, name)
+            builder.share_scratch()
+            local.plans[batch] = Executable(self._kernels, local.team, builder.program)
+            local.builders[batch] = builder
         return local.plans[batch]
 
-    def memory(self, batch: int = 1) -> Memory:
+    def memory(self, batch: int = 1) -> MemoryUse:
         """What the engine holds to run a batch of this size, and what it holds of the file.
 
         Args:
@@ -251,17 +174,8 @@ class Engine:
         count = min(batch, self._chunk) if self._splits else batch
         local = self._local()
         with local.lock:
-            plan = self._plan(local, count)
-            return measure_memory(self.model, plan, local.arenas[count], self.shapes(count))
-
-    def _tuned(self, team: Team, program: Program, batch: int) -> None:
-        """Give a program the fastest choices, from the cache or measured now."""
-        assert self._kernels is not None
-        name = tuning_key(model=self.model.digest, level=self.level, batch=batch, threads=self.threads)
-        if not recall(program, name):
-            slots = self.slots(batch)
-            Tuner(self._kernels, team, program).run([array.ctypes.data for array in slots])
-            remember(program, name)
+            self._plan(local, count)
+            return measure_memory(local.builders[count], held=self.model.file.held)
 
     def shapes(self, batch: int) -> dict[str, Shape]:
         """The shapes of all values at a batch size."""
@@ -310,11 +224,8 @@ class Engine:
         return [_array(name, shape, x) for (name, shape), x in zip(declared.items(), inputs, strict=True)]
 
     def _batch(self, arrays: list[Array]) -> int:
-        sizes = {
-            len(array)
-            for array, shape in zip(arrays, self.model.graph.inputs.values(), strict=True)
-            if shape[0] is None
-        }
+        shapes = self.model.graph.inputs.values()
+        sizes = {len(array) for array, shape in zip(arrays, shapes, strict=True) if shape[0] is None}
         if len(sizes) > 1:
             raise ValueError(f"all inputs must have the same batch size, got {sorted(sizes)}")
         return sizes.pop() if sizes else 1
@@ -342,6 +253,3 @@ def _array(name: str, shape: tuple[int | None, ...], value: Any) -> Array:
     if not fits:
         raise ValueError(f"input {name!r} must have shape ({wanted}), got {value.shape}")
     return np.ascontiguousarray(value)
-
-
-__all__: list[str] = ["Engine", "KernelWarning", "Shape", "load"]
