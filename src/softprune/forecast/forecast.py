@@ -26,7 +26,7 @@ _TYPICAL_PUSH, _TYPICAL_ONSET = 8.2, 0.28
 
 
 def notes(motion: Motion, scheduler: Schedule) -> tuple[str, ...]:
-    """Return what the forecast had to assume."""
+    """What the forecast had to assume."""
     found = [text for text in [caveat(scheduler)] if text]
     if motion.kind not in ("sgd", "adamw", "adam"):
         steps = len(motion.lrs)
@@ -46,7 +46,7 @@ def cautions(
     decay: float,
     onset_step: int | None,
 ) -> tuple[str, ...]:
-    """Return the warnings for one forecast path, the most important first."""
+    """The warnings for one forecast path, the most important first."""
     K = sum(motion.gains())
     still = _stands_still(motion, path, s, decay, K)
     if still:
@@ -248,8 +248,7 @@ def forecast(
         s: the threshold parameter.
         s_on: value of s at which the first weights vanish, below 0; -10 for a sigmoid.
         total_steps: optimizer steps of the run (from now on, if it is resumed).
-        scheduler: see `learning_rates`.
-        steps_per_scheduler_step: see `learning_rates`.
+        scheduler, steps_per_scheduler_step: see `learning_rates`.
         marks: values of s whose crossing to report.
 
     Raises:
@@ -263,7 +262,13 @@ def forecast(
         0.448
     """
     check_onset_value(s_on)
-    group = _group(optimizer, s)
+    groups = optimizer.param_groups
+    group = next((i for i, held in enumerate(groups) if any(parameter is s for parameter in held["params"])), None)
+    if group is None:
+        raise ValueError(
+            f"s (shape {tuple(s.shape)}) is in none of the {len(groups)} param groups of this "
+            f"{type(optimizer).__name__}, so it would never move; build the optimizer from groups that hold it"
+        )
     start = float(whole(s.detach()).max())
     if not math.isfinite(start):
         raise ValueError(f"s is {start}; it must be finite to move at all")
@@ -291,16 +296,6 @@ def forecast(
         crossings=tuple((mark, crossing(path, mark)) for mark in marks),
         warnings=cautions(motion, path, s=s, s_on=s_on, decay=decay, onset_step=onset_step),
         notes=notes(motion, scheduler),
-    )
-
-
-def _group(optimizer: Optimizer, s: torch.Tensor) -> int:
-    for index, group in enumerate(optimizer.param_groups):
-        if any(parameter is s for parameter in group["params"]):
-            return index
-    raise ValueError(
-        f"s (shape {tuple(s.shape)}) is in none of the {len(optimizer.param_groups)} param groups of this "
-        f"{type(optimizer).__name__}, so it would never move; build the optimizer from groups that hold it"
     )
 
 
@@ -332,31 +327,23 @@ def outlook(
 ) -> Forecast | None:
     """The forecast of the first learnable threshold (they all start alike unless a rule says otherwise).
 
-    Args:
-        total_steps: optimizer steps of the whole training.
-        done: how many of them are behind us. In a training that is continued s is on its way already, and
-            nothing about its start is worth a warning.
+    In a training that is continued, with `done` of its `total_steps` made, s is on its way already, and nothing about
+    its start is worth a warning.
     """
-    if done >= total_steps:
+    soft = [t.transform for t in targets if isinstance(t.transform, SoftThreshold)]
+    held = ((found[0], one) for one in soft if one.s.requires_grad and (found := group_of(one.s, optimizers)))
+    optimizer, transform = next(held, (None, None)) if done < total_steps else (None, None)
+    onset = None if transform is None else onset_of(transform.g)
+    if optimizer is None or transform is None or onset is None:
         return None
-    for target in targets:
-        transform = target.transform
-        if isinstance(transform, SoftThreshold) and transform.s.requires_grad:
-            found = group_of(transform.s, optimizers)
-            if found is None:
-                continue
-            onset = onset_of(transform.g)
-            if onset is None:
-                return None
-            seen = forecast(
-                found[0],
-                s=transform.s,
-                s_on=onset,
-                total_steps=total_steps - done,
-                scheduler=scheduler,
-                steps_per_scheduler_step=steps_per_scheduler_step,
-            )
-            for text in () if done else seen.warnings:
-                warnings.warn(text, ForecastWarning, stacklevel=3)
-            return seen
-    return None
+    seen = forecast(
+        optimizer,
+        s=transform.s,
+        s_on=onset,
+        total_steps=total_steps - done,
+        scheduler=scheduler,
+        steps_per_scheduler_step=steps_per_scheduler_step,
+    )
+    for text in () if done else seen.warnings:
+        warnings.warn(text, ForecastWarning, stacklevel=3)
+    return seen

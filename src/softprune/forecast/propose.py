@@ -90,8 +90,7 @@ def propose(
     Args:
         optimizer: as it will be trained; it may still hold the dense model, without thresholds.
         total_steps: optimizer steps of the run.
-        scheduler: see `learning_rates`.
-        steps_per_scheduler_step: see `learning_rates`.
+        scheduler, steps_per_scheduler_step: see `learning_rates`.
         onset: fraction of the run, in (0, 1); the paper's runs had 0.08 to 0.38, 0.28 at 90 % sparsity.
         push: X, in (0, 100]. One small network (digits, 1,600 steps) ended at 68 % with 3.3, 84 % with 5.7,
             89.5 % with 8.2, 93 % with 11.8, 95.5 % with 16.4: a hint, not a promise.
@@ -108,7 +107,11 @@ def propose(
         >>> f"{plan.s_init:.0f} {plan.threshold_decay:.4f} {plan.onset:.2f}"
         '-105 0.0041 0.28'
     """
-    _check(onset, push, s_on)
+    if not 0 < onset < 1:
+        raise ValueError(f"onset is {onset}; it is a fraction of the run in (0, 1), usually 0.2 to 0.3")
+    if not 0 < push <= _LARGEST_PUSH:
+        raise ValueError(f"push is {push}; it must be in (0, {_LARGEST_PUSH:g}], usually 2 to 16")
+    check_onset_value(s_on)
     if group is None:
         sizes = [sum(p.numel() for p in held["params"]) for held in optimizer.param_groups]
         group = sizes.index(max(sizes))
@@ -133,14 +136,6 @@ def propose(
     left = push * (1 - motion.shares()[step])
     note = "; ".join(_remarks(motion, push, decay, left, caveat(scheduler)))
     return Proposal(s_init, decay, K, push, step / total_steps, note)
-
-
-def _check(onset: float, push: float, s_on: float) -> None:
-    if not 0 < onset < 1:
-        raise ValueError(f"onset is {onset}; it is a fraction of the run in (0, 1), usually 0.2 to 0.3")
-    if not 0 < push <= _LARGEST_PUSH:
-        raise ValueError(f"push is {push}; it must be in (0, {_LARGEST_PUSH:g}], usually 2 to 16")
-    check_onset_value(s_on)
 
 
 def check_onset_value(s_on: float) -> None:

@@ -93,13 +93,10 @@ def learning_rates(
         >>> learning_rates(sgd, halving, 4, steps_per_scheduler_step=2)
         [0.5, 0.5, 0.25, 0.25]
     """
-    rates: list[float] = []
     stretches = settings(
         optimizer, scheduler, total_steps, steps_per_scheduler_step=steps_per_scheduler_step, group=group
     )
-    for steps, values in stretches:
-        rates.extend([float(values["lr"])] * steps)
-    return rates
+    return [rate for steps, values in stretches for rate in [float(values["lr"])] * steps]
 
 
 def settings(
@@ -151,22 +148,18 @@ def _copy(scheduler: LRScheduler, optimizer: Optimizer, stand_in: _StandIn) -> L
 
 def _run(scheduler: LRScheduler, group: Settings, lengths: Sequence[int]) -> Iterator[tuple[int, Settings]]:
     for index, steps in enumerate(lengths):
-        if index:
-            _advance(scheduler, index, len(lengths))
+        # The order of optimizer and scheduler steps, which torch warns about, has no meaning for a copy.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                if index:
+                    scheduler.step()
+            except ValueError as error:
+                raise ValueError(
+                    f"{type(scheduler).__name__} refuses its step {index} of {len(lengths)} ({error}); "
+                    "make total_steps and steps_per_scheduler_step agree with the length it was built for"
+                ) from error
         yield steps, group
-
-
-def _advance(scheduler: LRScheduler, index: int, planned: int) -> None:
-    # The order of optimizer and scheduler steps, which torch warns about, has no meaning for a copy.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            scheduler.step()
-        except ValueError as error:
-            raise ValueError(
-                f"{type(scheduler).__name__} refuses its step {index} of {planned} ({error}); "
-                "make total_steps and steps_per_scheduler_step agree with the length it was built for"
-            ) from error
 
 
 def _read(

@@ -39,15 +39,8 @@ def simulate(
     """Return s after 0, 1, ..., N steps of the optimizer class with no loss gradient.
 
     A stride of n steps is one step with the sum of their learning rates; the values between are interpolated.
-
-    Args:
-        kind: the optimizer class.
-        s_init: s before the first step.
-        settings: the hyper-parameters of its param group.
-        lrs: learning rate of each step.
-        momenta: momentum (or beta1) of each step.
-        decays: weight decay of each step.
-        ndim: rank of the real tensor; some optimizers treat vectors and matrices differently.
+    `settings` are the hyper-parameters of the param group, `ndim` is the rank of the real tensor: some optimizers treat
+    vectors and matrices differently.
 
     Raises:
         TypeError: the class cannot be built or stepped without its surroundings.
@@ -93,10 +86,8 @@ def _build(kind: type[Optimizer], s: torch.Tensor, settings: Mapping[str, Any]) 
     return kind([{**group, "params": [s]}], **arguments)
 
 
-# The path of a threshold s that only weight decay moves, on plain numbers.
-#
-# Far below zero the threshold g(s) is 0 and so is its slope: until sparsity sets in the loss exerts no force on
-# s, and its path can be computed before training. ``s`` is the raw threshold, ``mu`` the momentum.
+# The path of a threshold s that only weight decay moves, on plain numbers: far below zero the threshold g(s) is 0 and
+# so is its slope. Until sparsity sets in the loss exerts no force on s, and its path can be computed before training.
 
 
 # One value for the whole run, or one per step.
@@ -122,94 +113,51 @@ def trajectory(
         adamw:  s <- s (1 - lr decay)
         adam:   Adam's step on the gradient decay s, which is about lr whatever the decay
 
-    Args:
-        kind: the recursion; what the others need is ignored.
-        s_init: s before the first step.
-        lrs: learning rate of each step.
-        decay: weight decay of s, one value or one per step.
-        momentum: of SGD (default 0), beta1 of Adam (default 0.9); one value or one per step.
-        dampening: of SGD; like torch, not applied to the first step.
-        nesterov: of SGD.
-        beta2: of Adam.
-        eps: of Adam.
-        amsgrad: of Adam.
+    The learning rates are those of each step. The momentum mu is SGD's (default 0) or beta1 of Adam (default 0.9); like
+    torch, dampening is not applied to the first step.
 
     Example:
         >>> trajectory("adamw", -8.0, [0.5, 0.5, 0.5], decay=1.0)
         [-8.0, -4.0, -2.0, -1.0]
     """
-    decays = _course(decay)
+    s, path = s_init, [s_init]
+    default = 0.9 if kind == "adam" else 0.0
+    steps = zip(lrs, _course(decay), _course(default if momentum is None else momentum), strict=False)
     if kind == "sgd":
-        momenta = _course(0.0 if momentum is None else momentum)
-        return _sgd(s_init, lrs, decays, momenta, dampening=dampening, nesterov=nesterov)
-    if kind == "adamw":
-        return _adamw(s_init, lrs, decays)
-    if kind == "adam":
-        momenta = _course(0.9 if momentum is None else momentum)
-        return _adam(s_init, lrs, decays, momenta, beta2=beta2, eps=eps, amsgrad=amsgrad)
-    raise ValueError(f"kind is {kind!r}; it must be 'sgd', 'adamw' or 'adam'")
-
-
-def crossing(path: Sequence[float], mark: float) -> int | None:
-    """Return after how many steps the path is at or above ``mark`` for the first time, None if never."""
-    return next((step for step, s in enumerate(path) if s >= mark), None)
+        buffer: float | None = None
+        for lr, rate, mu in steps:
+            move = rate * s
+            if mu:  # without momentum torch neither reads nor fills the buffer
+                buffer = move if buffer is None else mu * buffer + (1 - dampening) * move
+                move = move + mu * buffer if nesterov else buffer
+            s -= lr * move
+            path.append(s)
+    elif kind == "adamw":
+        for lr, rate, _ in steps:
+            s *= 1 - lr * rate
+            path.append(s)
+    elif kind == "adam":
+        first = second = peak = 0.0
+        for step, (lr, rate, beta1) in enumerate(steps, start=1):
+            gradient = rate * s
+            first += (1 - beta1) * (gradient - first)
+            second = beta2 * second + (1 - beta2) * gradient * gradient
+            peak = max(peak, second) if amsgrad else second
+            size = math.sqrt(peak / (1 - beta2**step)) + eps
+            s -= lr / (1 - beta1**step) * first / size
+            path.append(s)
+    else:
+        raise ValueError(f"kind is {kind!r}; it must be 'sgd', 'adamw' or 'adam'")
+    return path
 
 
 def _course(value: Course) -> Iterable[float]:
     return value if isinstance(value, Sequence) else repeat(float(value))
 
 
-def _sgd(
-    s: float,
-    lrs: Sequence[float],
-    decays: Iterable[float],
-    momenta: Iterable[float],
-    *,
-    dampening: float,
-    nesterov: bool,
-) -> list[float]:
-    path = [s]
-    buffer: float | None = None
-    passed = 1 - dampening
-    for lr, decay, mu in zip(lrs, decays, momenta, strict=False):
-        move = decay * s
-        if mu:  # without momentum torch neither reads nor fills the buffer
-            buffer = move if buffer is None else mu * buffer + passed * move
-            move = move + mu * buffer if nesterov else buffer
-        s -= lr * move
-        path.append(s)
-    return path
-
-
-def _adamw(s: float, lrs: Sequence[float], decays: Iterable[float]) -> list[float]:
-    path = [s]
-    for lr, decay in zip(lrs, decays, strict=False):
-        s *= 1 - lr * decay
-        path.append(s)
-    return path
-
-
-def _adam(
-    s: float,
-    lrs: Sequence[float],
-    decays: Iterable[float],
-    momenta: Iterable[float],
-    *,
-    beta2: float,
-    eps: float,
-    amsgrad: bool,
-) -> list[float]:
-    path = [s]
-    first = second = peak = 0.0
-    for step, (lr, decay, beta1) in enumerate(zip(lrs, decays, momenta, strict=False), start=1):
-        gradient = decay * s
-        first += (1 - beta1) * (gradient - first)
-        second = beta2 * second + (1 - beta2) * gradient * gradient
-        peak = max(peak, second) if amsgrad else second
-        size = math.sqrt(peak / (1 - beta2**step)) + eps
-        s -= lr / (1 - beta1**step) * first / size
-        path.append(s)
-    return path
+def crossing(path: Sequence[float], mark: float) -> int | None:
+    """Return after how many steps the path is at or above ``mark`` for the first time, None if never."""
+    return next((step for step, s in enumerate(path) if s >= mark), None)
 
 
 # What an optimizer and its schedule will do to a threshold s: the recursion that applies and its numbers.
@@ -258,15 +206,8 @@ class Motion:
         """Return s after 0, 1, ..., N steps if the loss does not resist; ``ndim`` is the rank of s."""
         constants = self.constants
         if self.kind not in ("sgd", "adamw", "adam"):
-            return simulate(
-                self.optimizer,
-                s_init,
-                settings=constants,
-                lrs=self.lrs,
-                momenta=self.momenta,
-                decays=self.decays,
-                ndim=ndim,
-            )
+            courses = {"lrs": self.lrs, "momenta": self.momenta, "decays": self.decays}
+            return simulate(self.optimizer, s_init, settings=constants, ndim=ndim, **courses)
         return trajectory(
             cast(Literal["sgd", "adamw", "adam"], self.kind),
             s_init,

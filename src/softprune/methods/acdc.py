@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -55,9 +54,9 @@ class ACDC(Method):
     State: ``mask`` in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = "Peste et al. 2021"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    role = "given"
+    paper = "Peste et al. 2021"
+    accepts = ("goal", "budget")
 
     warmup: float = 0.1
     final: float = 0.15

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -40,9 +39,9 @@ class AutoSparse(Method):
         ``s`` and ``leak`` in the transform of each tensor; under a goal also the threshold and two running averages.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
-    paper: ClassVar[str] = "Kundu et al. 2023"
-    accepts: ClassVar[tuple[Total, ...]] = ("none", "goal", "budget")
+    role = "learned"
+    paper = "Kundu et al. 2023"
+    accepts = ("none", "goal", "budget")
 
     leak: float = 0.75
     until: float = 0.9

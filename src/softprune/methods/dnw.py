@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -27,9 +26,9 @@ class DNW(Method):
     State: ``mask`` in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = "Wortsman et al. 2019"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    role = "given"
+    paper = "Wortsman et al. 2019"
+    accepts = ("goal", "budget")
 
     @property
     def goal_settings(self) -> GoalSettings:

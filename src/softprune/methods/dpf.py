@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -31,9 +30,9 @@ class DPF(Method):
     State: ``mask`` in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = "Lin et al. 2020"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    role = "given"
+    paper = "Lin et al. 2020"
+    accepts = ("goal", "budget")
 
     every: int = 16
     min_keep: int = 0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, Method, Total
+from softprune.methods.base import Context, Method
 from softprune.methods.masks import moving, refuse_too_long, require_fraction, require_interval, share_out
 from softprune.methods.registry import register
 from softprune.ops import at_random
@@ -40,11 +39,11 @@ class DSR(Method):
         ``mask`` in the transform of each tensor; H in the sparsifier's memory.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "moved"
-    paper: ClassVar[str] = "Mostafa and Wang 2019"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
-    moves_masks: ClassVar[bool] = True
-    selects: ClassVar[bool] = False
+    role = "moved"
+    paper = "Mostafa and Wang 2019"
+    accepts = ("goal", "budget")
+    moves_masks = True
+    selects = False
 
     every: int = 25
     moves: float = 0.1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -37,9 +36,9 @@ class Feather(Method):
         ``alpha`` in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
-    paper: ClassVar[str] = "Glentis Georgoulakis et al. 2023"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    role = "learned"
+    paper = "Glentis Georgoulakis et al. 2023"
+    accepts = ("goal", "budget")
 
     power: float = 3.0
     leak: float = 1.0

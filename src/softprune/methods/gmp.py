@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -32,9 +31,9 @@ class GMP(Method):
         ``mask`` in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = "Zhu and Gupta 2017; Gale et al. 2019"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    role = "given"
+    paper = "Zhu and Gupta 2017; Gale et al. 2019"
+    accepts = ("goal", "budget")
 
     every: int = 16
     min_keep: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -46,9 +46,9 @@ class IMP(Method):
         memory as the model.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = "Han et al. 2015; Frankle et al. 2020; Renda et al. 2020"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    role = "given"
+    paper = "Han et al. 2015; Frankle et al. 2020; Renda et al. 2020"
+    accepts = ("goal", "budget")
 
     rounds: int = 5
     rewind: Literal["weights", "rate"] = "weights"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, Method, Total
+from softprune.methods.base import Context, Method
 from softprune.methods.masks import due, moving, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
 from softprune.ops import largest
@@ -38,10 +37,10 @@ class RigL(Method):
         ``mask`` in the transform of each tensor, and whether the dense gradient is asked for.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = "Evci et al. 2020"
-    accepts: ClassVar[tuple[Total, ...]] = ("budget",)
-    moves_masks: ClassVar[bool] = True
+    role = "given"
+    paper = "Evci et al. 2020"
+    accepts = ("budget",)
+    moves_masks = True
 
     every: int = 100
     alpha: float = 0.3

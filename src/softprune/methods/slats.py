@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -34,9 +33,9 @@ class SLATS(Method):
         ``alpha`` (D) and ``rise`` in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
-    paper: ClassVar[str] = "Chen et al. 2023"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    role = "learned"
+    paper = "Chen et al. 2023"
+    accepts = ("goal", "budget")
 
     min_keep: int = 0
 

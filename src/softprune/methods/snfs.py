@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -51,10 +50,10 @@ class SNFS(Method):
         ``mask`` in the transform of each tensor; the momentum is the optimizer's.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "moved"
-    paper: ClassVar[str] = "Dettmers and Zettlemoyer 2019"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
-    moves_masks: ClassVar[bool] = True
+    role = "moved"
+    paper = "Dettmers and Zettlemoyer 2019"
+    accepts = ("goal", "budget")
+    moves_masks = True
 
     every: int = 100
     rate: float = 0.5

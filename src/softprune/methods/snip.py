@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,11 +28,11 @@ class SNIP(Method):
         ``mask`` in the transform of each tensor; all are kept until the first step.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = "Lee et al. 2019"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
-    moves_masks: ClassVar[bool] = True
-    selects: ClassVar[bool] = False
+    role = "given"
+    paper = "Lee et al. 2019"
+    accepts = ("goal", "budget")
+    moves_masks = True
+    selects = False
 
     def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
         return MovingMask(torch.ones_like(target.raw, dtype=torch.bool))

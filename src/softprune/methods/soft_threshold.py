@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -54,9 +54,9 @@ class STR(Method):
         ``s`` in the transform of each tensor; under a goal also the threshold and two running averages.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
-    paper: ClassVar[str] = "Kusupati et al. 2020"
-    accepts: ClassVar[tuple[Total, ...]] = ("none", "goal", "budget")
+    role = "learned"
+    paper = "Kusupati et al. 2020"
+    accepts = ("none", "goal", "budget")
 
     s_init: float = -3200.0
     g: G = PAPER_G

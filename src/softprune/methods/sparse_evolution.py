@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 
-from softprune.methods.base import Context, Method, Total
+from softprune.methods.base import Context, Method
 from softprune.methods.masks import due, moving, refuse_too_long, require_fraction, require_interval
 from softprune.methods.registry import register
 from softprune.ops import at_random, largest
@@ -34,11 +33,11 @@ class SET(Method):
         ``mask`` in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = "Mocanu et al. 2018"
-    accepts: ClassVar[tuple[Total, ...]] = ("budget",)
-    moves_masks: ClassVar[bool] = True
-    selects: ClassVar[bool] = False
+    role = "given"
+    paper = "Mocanu et al. 2018"
+    accepts = ("budget",)
+    moves_masks = True
+    selects = False
 
     every: int = 100
     zeta: float = 0.3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -34,9 +33,9 @@ class ST3(Method):
         ``alpha`` in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
-    paper: ClassVar[str] = "Vanderschueren and De Vleeschouwer 2023"
-    accepts: ClassVar[tuple[Total, ...]] = ("goal", "budget")
+    role = "learned"
+    paper = "Vanderschueren and De Vleeschouwer 2023"
+    accepts = ("goal", "budget")
 
     sigma: bool = False
     min_keep: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -25,11 +24,11 @@ class Static(Method):
     State: the mask in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = "Mocanu et al. 2018; Evci et al. 2020"
-    accepts: ClassVar[tuple[Total, ...]] = ("budget",)
-    moves_masks: ClassVar[bool] = True
-    selects: ClassVar[bool] = False
+    role = "given"
+    paper = "Mocanu et al. 2018; Evci et al. 2020"
+    accepts = ("budget",)
+    moves_masks = True
+    selects = False
 
 
 # KeepZeros: train on with the zeros a tensor already has.
@@ -44,9 +43,9 @@ class KeepZeros(Method):
     State: the mask in the transform of each tensor.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "given"
-    paper: ClassVar[str] = ""
-    selects: ClassVar[bool] = False
+    role = "given"
+    paper = ""
+    selects = False
 
     def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
         return Masked(target.raw != 0)

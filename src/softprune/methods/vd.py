@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -144,9 +143,9 @@ class VD(Method):
         the parameter ``log_sigma2`` in the transform of each tensor, in a group without decay; under a goal ``mask``.
     """
 
-    role: ClassVar[Literal["given", "moved", "learned"]] = "learned"
-    paper: ClassVar[str] = "Molchanov et al. 2017; Gale et al. 2019"
-    accepts: ClassVar[tuple[Total, ...]] = ("none", "goal")
+    role = "learned"
+    paper = "Molchanov et al. 2017; Gale et al. 2019"
+    accepts = ("none", "goal")
 
     kl: float = 20.0
     begin: float = 0.1
