@@ -74,10 +74,10 @@ def pruned(model: nn.Module, cell: Cell) -> softprune.Sparsifier:
         return sparsify(model, method, goal=goal, units=Units.filter, example=EXAMPLE)
     # In a chain of layers it plays no part which filters of a layer stay.
     tried = sparsify(copy.deepcopy(model), method, goal=goal, units=Units.filter, example=EXAMPLE)
-    bill = tried.goals[0].bill
-    assert bill is not None
-    share = equal_density(bill.at_density, goal.macs)
-    while bill.at_density(share) > goal.macs:
+    cost = tried.goals[0].joint
+    assert cost is not None
+    share = equal_density(cost.at_density, goal.macs)
+    while cost.at_density(share) > goal.macs:
         share -= 1e-3
     sizes = {target.name: target.shape.numel() for target in tried.targets}
     budget = Budget({name: round(share * size) / size for name, size in sizes.items()}, profile=tried.profile)

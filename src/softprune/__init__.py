@@ -27,7 +27,7 @@ _HOMES = {
     "STR": "softprune.methods",
     "Sparsifier": "softprune.core.sparsifier",
     "Sparsity": "softprune.goals.goal",
-    "Units": "softprune.ops.units",
+    "Units": "softprune.budget.units",
     "accelerate": "softprune.deploy.export.exporting",
     "annealed": "softprune.ops",
     "constant": "softprune.goals.schedule",

@@ -1,12 +1,12 @@
-"""Bills by hand, and how many units they allow."""
+"""Joint costs by hand, and how many units they allow."""
 
 import numpy as np
 import pytest
 import torch
 
-from softprune.goals.cost import Stored, Sum
 from softprune.goals.select import Candidate
-from softprune.goals.solve import Affordable, affordable, most_that_fit
+from softprune.goals.solve import affordable, most_that_fit
+from softprune.structure.joint_cost import StoredUnits, SumOfUnits
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def candidates():
     return [Candidate(torch.tensor(row), torch.ones(1)) for row in ([5.0, -4.0, 3.0, 2.0], [0.1, -0.2, 0.0])]
 
 
-BILL = Sum([np.array([1.0] * 4), np.array([10.0] * 3)], fixed=100.0)
+COST = SumOfUnits([np.array([1.0] * 4), np.array([10.0] * 3)], fixed=100.0)
 
 
 @pytest.mark.parametrize(
@@ -48,29 +48,29 @@ BILL = Sum([np.array([1.0] * 4), np.array([10.0] * 3)], fixed=100.0)
 )
 def test_floors_come_first_and_then_the_largest(floors, allowed, units):
     for about in (0, 3, 7):
-        assert affordable(BILL, candidates(), floors, allowed, about=about) == Affordable(units, [1.0, 10.0])
+        assert affordable(COST, candidates(), floors, allowed, about=about) == (units, [1.0, 10.0])
 
 
 def test_the_prices_are_those_of_what_is_kept():
     # Four of the first are stored in 16, and one more is not there; the slope from 3 to 4 is 7. None of the second.
-    bill = Stored([4, 3], [lambda n: float(n * n), lambda n: 100.0 * n], fixed=0.0)
-    assert affordable(bill, candidates(), (0, 0), 16.0, about=1) == Affordable(4, [7.0, 100.0])
+    cost = StoredUnits([4, 3], [lambda n: float(n * n), lambda n: 100.0 * n], fixed=0.0)
+    assert affordable(cost, candidates(), (0, 0), 16.0, about=1) == (4, [7.0, 100.0])
 
 
 def test_blocks_cost_what_each_of_them_costs():
-    bill = Sum([np.array([1.0, 5.0, 3.0]), np.array([7.0, 2.0])], fixed=100.0)
-    assert bill.full() == 118.0
-    assert bill.total([np.array([True, False, True]), np.array([False, True])]) == 106.0
-    assert bill.least([2, 1]) == 115.0, "the dearest"
-    assert bill.prices([]) == [3.0, 4.5]
-    assert bill.now() is bill and bill.on(torch.nn.Linear(1, 1)) is bill
+    cost = SumOfUnits([np.array([1.0, 5.0, 3.0]), np.array([7.0, 2.0])], fixed=100.0)
+    assert cost.full() == 118.0
+    assert cost.total([np.array([True, False, True]), np.array([False, True])]) == 106.0
+    assert cost.least([2, 1]) == 115.0, "the dearest"
+    assert cost.marginal([]) == [3.0, 4.5]
+    assert cost.now() is cost and cost.on(torch.nn.Linear(1, 1)) is cost
 
 
 @pytest.mark.parametrize(("density", "total"), [(0.0, 2.0), (0.25, 3.0), (0.5, 10.0), (1.0, 25.0)])
 def test_equal_densities_keep_at_least_one_unit_of_each(density, total):
     # Of 10 and 4 units 1 and 1, 2 and 1, 5 and 2, 10 and 4; one of the second costs what their number is.
-    bill = Stored([10, 4], [float, lambda n: {1: 1.0, 2: 5.0, 4: 15.0}[n]], fixed=0.0)
-    assert bill.at_density(density) == total
+    cost = StoredUnits([10, 4], [float, lambda n: {1: 1.0, 2: 5.0, 4: 15.0}[n]], fixed=0.0)
+    assert cost.at_density(density) == total
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_equal_densities_keep_at_least_one_unit_of_each(density, total):
     # From 18 to 22, from 0 to 2, from 0 to 1, from 45 to 50, and from 44 to 50, as 4.9 is rounded to 5.
 )
 def test_the_price_of_a_direction_is_the_slope_around_the_present_rank(count, slope):
-    bill = Stored([50], [lambda n: float(n * n)], fixed=3.0)
-    assert bill.prices([np.arange(50) < count]) == [slope]
+    cost = StoredUnits([50], [lambda n: float(n * n)], fixed=3.0)
+    assert cost.marginal([np.arange(50) < count]) == [slope]
 
 
 def test_the_least_that_floors_can_cost():
-    bill = Stored([10, 4], [lambda n: float(n * n), lambda n: 100.0 * n], fixed=3.0)
-    assert bill.least([2, 1]) == 107.0 and bill.least([0, 4]) == 403.0 and bill.full() == 503.0
+    cost = StoredUnits([10, 4], [lambda n: float(n * n), lambda n: 100.0 * n], fixed=3.0)
+    assert cost.least([2, 1]) == 107.0 and cost.least([0, 4]) == 403.0 and cost.full() == 503.0
 
 
 def test_equal_units_go_by_place():
@@ -94,10 +94,10 @@ def test_equal_units_go_by_place():
     costs[:2] = 1.0, 2.0
     equal = [Candidate(torch.ones(300), torch.ones(1))]
     for floor in (0, 1, 2):
-        assert affordable(Sum([costs], 0.0), equal, (floor,), 3.0, about=1).units == 2
+        assert affordable(SumOfUnits([costs], 0.0), equal, (floor,), 3.0, about=1)[0] == 2
 
 
-class Asked(Sum):
+class Asked(SumOfUnits):
     """Remembers how many units it was asked for."""
 
     def total(self, alive):
@@ -106,16 +106,16 @@ class Asked(Sum):
 
 
 def test_the_search_begins_where_the_units_are_now():
-    bill = Asked([np.ones(100)], 0.0)
-    bill.asked = []
-    found = affordable(bill, [Candidate(torch.arange(1.0, 101.0), torch.ones(1))], (10,), 60.0, about=60)
-    assert found.units == 60 and bill.asked == [60, 61]
+    cost = Asked([np.ones(100)], 0.0)
+    cost.asked = []
+    found = affordable(cost, [Candidate(torch.arange(1.0, 101.0), torch.ones(1))], (10,), 60.0, about=60)
+    assert found[0] == 60 and cost.asked == [60, 61]
 
 
-def test_the_bill_is_that_of_now():
-    class Dearer(Sum):
+def test_the_cost_is_that_of_now():
+    class Dearer(SumOfUnits):
         def now(self):
-            return Sum([2 * cost for cost in self._costs], self._fixed)
+            return SumOfUnits([2 * cost for cost in self._costs], self._fixed)
 
-    bill = Dearer([np.array([1.0] * 4), np.array([10.0] * 3)], fixed=100.0)
-    assert affordable(bill, candidates(), (1, 1), 126.0, about=3) == Affordable(4, [2.0, 20.0])
+    cost = Dearer([np.array([1.0] * 4), np.array([10.0] * 3)], fixed=100.0)
+    assert affordable(cost, candidates(), (1, 1), 126.0, about=3) == (4, [2.0, 20.0])

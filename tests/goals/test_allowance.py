@@ -1,17 +1,23 @@
 """What goals leave to the tensors that they are for, by hand; and totals that no densities reach."""
 
+from dataclasses import replace
+
 import pytest
 
 from softprune import Filters, Flops, Latency, Params, Sparsity
 from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.latency import LatencyTable, LayerTime
-from softprune.goals.cost import allowance, prices_of
 
 # Two tensors under the goal and one that is not, with 4, 10 and 1 multiply-adds for each weight, and 7 besides.
 PROFILE = Profile(
     (TensorCost("a", (10, 10), 400), TensorCost("b", (50,), 500), TensorCost("c", (3,), 3)), other_macs=7, pool_macs=20
 )
 SIZES = {"a": 100, "b": 50}
+
+
+def under(names, other_params=0):
+    """The costs as a goal for these tensors sees them."""
+    return replace(PROFILE.only(names), other_params=other_params)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +37,7 @@ SIZES = {"a": 100, "b": 50}
     ids=str,
 )
 def test_what_is_left_for_the_tensors(goal, allowed):
-    assert allowance(goal, SIZES, PROFILE, 10) == allowed
+    assert goal.allowance(under(SIZES, 10)) == allowed
 
 
 @pytest.mark.parametrize(
@@ -49,17 +55,17 @@ def test_what_is_left_for_the_tensors(goal, allowed):
 )
 def test_totals_that_cannot_be_are_refused_with_the_range(goal, words):
     with pytest.raises(ValueError, match=words):
-        allowance(goal, SIZES, PROFILE, 10)
+        goal.allowance(under(SIZES, 10))
 
 
 def test_one_weight_of_all_parameters_is_the_least():
     # 11 of 160 are kept: 10 others, and one.
-    assert allowance(Sparsity(0.93, scope="all"), SIZES, PROFILE, 10) == 1.0
+    assert Sparsity(0.93, scope="all").allowance(under(SIZES, 10)) == 1.0
 
 
 def test_weights_cost_their_multiply_adds_under_flops_and_one_each_else():
-    assert {name: price.each for name, price in prices_of(Flops(930), SIZES, PROFILE).items()} == {"a": 4.0, "b": 10.0}
-    assert {name: price.each for name, price in prices_of(Sparsity(0.5), SIZES, PROFILE).items()} == {
+    assert {name: price.each for name, price in Flops(930).costs(under(SIZES)).items()} == {"a": 4.0, "b": 10.0}
+    assert {name: price.each for name, price in Sparsity(0.5).costs(under(SIZES)).items()} == {
         "a": 1.0,
         "b": 1.0,
     }
@@ -73,10 +79,10 @@ def table():
 
 def test_fixed_times_belong_to_the_total_and_not_to_the_tensors():
     # Of 15 seconds 10 are fixed.
-    assert allowance(Latency(15_000.0, table()), SIZES, PROFILE, 0) == pytest.approx(5.0)
+    assert Latency(15_000.0, table()).allowance(under(SIZES)) == pytest.approx(5.0)
     # Where one of them is left dense its 4 are fixed, too.
-    assert allowance(Latency(16_000.0, table()), {"a": 100}, PROFILE, 0) == pytest.approx(2.0)
-    prices = prices_of(Latency(15_000.0, table()), SIZES, PROFILE)
+    assert Latency(16_000.0, table()).allowance(under(["a"])) == pytest.approx(2.0)
+    prices = Latency(15_000.0, table()).costs(under(SIZES))
     assert [prices["a"].of(n) for n in (0, 50, 100)] == pytest.approx([1.0, 2.0, 3.0])
     assert [prices["b"].of(n) for n in (0, 25, 50)] == pytest.approx([2.0, 3.0, 4.0])
 
@@ -84,4 +90,4 @@ def test_fixed_times_belong_to_the_total_and_not_to_the_tensors():
 @pytest.mark.parametrize("ms", [13_000.0, 17_001.0])
 def test_times_outside_the_table_are_refused(ms):
     with pytest.raises(ValueError, match=r"from 13,000\.0000 to 17,000\.0000 milliseconds"):
-        allowance(Latency(ms, table()), SIZES, PROFILE, 0)
+        Latency(ms, table()).allowance(under(SIZES))

@@ -1,4 +1,4 @@
-"""Totals of units: what the bill foresees is what shrinking and folding really leave, and one unit more is too much."""
+"""Totals of units: what the cost foresees is what shrinking and folding really leave, and one unit more is too much."""
 
 import copy
 
@@ -115,9 +115,9 @@ def test_what_is_foreseen_is_what_shrinking_leaves_and_one_more_filter_would_be_
     goal = goal_for(net, kind, 0.55)
     sparsifier = sparsify(net, STR(), goal=goal, units=Units.filter, example=X, schedule=constant())
     draw(sparsifier, seed=5)
-    bill, kept = sparsifier.goals[0].bill.now(), alive(sparsifier)
+    cost, kept = sparsifier.goals[0].joint.now(), alive(sparsifier)
     allowed = goal.macs if isinstance(goal, Flops) else goal.count
-    assert bill.total(kept) <= allowed
+    assert cost.total(kept) <= allowed
     assert 0 < sum(int(k.sum()) for k in kept) < sum(map(len, kept))
     keys = np.concatenate([t.raw.detach().numpy() for t in sparsifier.targets])
     scales = np.concatenate(
@@ -125,8 +125,8 @@ def test_what_is_foreseen_is_what_shrinking_leaves_and_one_more_filter_would_be_
     )
     flat = np.concatenate(kept)
     flat[np.argmax(np.where(flat, -1.0, keys / scales))] = True
-    assert bill.total(np.split(flat, np.cumsum([len(k) for k in kept])[:-1])) > allowed
-    assert left(shrink(sparsifier.bake(), X).model, goal) == bill.total(kept)
+    assert cost.total(np.split(flat, np.cumsum([len(k) for k in kept])[:-1])) > allowed
+    assert left(shrink(sparsifier.bake(), X).model, goal) == cost.total(kept)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -139,7 +139,7 @@ def test_any_set_of_dead_filters_is_foreseen(name: str) -> None:
         kept = [generator.random(t.shape.numel()) < 0.5 for t in sparsifier.targets]
         for k in kept:
             k[generator.integers(len(k))] = True
-        foreseen = sparsifier.goals[0].bill.now().total(kept)
+        foreseen = sparsifier.goals[0].joint.now().total(kept)
         with torch.no_grad():
             for target, k in zip(sparsifier.targets, kept, strict=True):
                 target.transform.alpha.fill_(0.5)
@@ -161,8 +161,8 @@ def test_a_training_ends_at_the_goal_and_learns_the_distribution() -> None:
         F.cross_entropy(net(images), labels).backward()
         optimizer.step()
     assert len({float(t.transform.s) for t in sparsifier.targets}) > 1
-    bill = sparsifier.goals[0].bill.now()
-    foreseen = bill.total(alive(sparsifier))
+    cost = sparsifier.goals[0].joint.now()
+    foreseen = cost.total(alive(sparsifier))
     assert left(shrink(sparsifier.bake(), X).model, goal) == foreseen <= goal.macs
     # No layer of this network is wide: one filter is a few hundredths of the whole.
     assert foreseen > 0.9 * goal.macs
@@ -171,11 +171,11 @@ def test_a_training_ends_at_the_goal_and_learns_the_distribution() -> None:
 def test_prices_are_what_one_filter_adds_where_one_layer_writes_a_channel() -> None:
     net = seen(plain, seed=0)
     sparsifier = sparsify(net, STR(), goal=goal_for(net, "all", 0.9), units=Units.filter, example=X)
-    bill = sparsifier.goals[0].bill
-    kept = [np.arange(size) < 5 for size in bill.sizes]
-    for number, price in enumerate(bill.prices(kept)):
-        more = [np.arange(size) < 5 + (i == number) for i, size in enumerate(bill.sizes)]
-        assert price == bill.total(more) - bill.total(kept)
+    cost = sparsifier.goals[0].joint
+    kept = [np.arange(size) < 5 for size in cost.sizes]
+    for number, price in enumerate(cost.marginal(kept)):
+        more = [np.arange(size) < 5 + (i == number) for i, size in enumerate(cost.sizes)]
+        assert price == cost.total(more) - cost.total(kept)
 
 
 def test_a_number_of_filters_is_met_exactly() -> None:
@@ -222,7 +222,7 @@ def test_ranks_cost_what_folding_stores(scope: str) -> None:
     goal = Params(2000 if scope == "managed" else 2400, scope)
     sparsifier = sparsify(net, STR(), goal=goal, units=Units.rank, schedule=constant(), rules=rules)
     draw(sparsifier, seed=4)
-    foreseen = sparsifier.goals[0].bill.total(alive(sparsifier))
+    foreseen = sparsifier.goals[0].joint.total(alive(sparsifier))
     small = fold(sparsifier.bake())
     weights = sum(p.numel() for i in (1, 3) for n, p in small[i].named_parameters() if n != "bias")
     assert foreseen == (weights if scope == "managed" else sum(p.numel() for p in small.parameters()))
@@ -236,7 +236,7 @@ def test_ranks_count_multiply_adds_once_for_every_vector() -> None:
     goal = Flops(5 * 300)
     sparsifier = sparsify(net, STR(), goal=goal, units=Units.rank, example=x, schedule=constant())
     draw(sparsifier, seed=4)
-    foreseen = sparsifier.goals[0].bill.total(alive(sparsifier))
+    foreseen = sparsifier.goals[0].joint.total(alive(sparsifier))
     small = fold(sparsifier.bake())
     names = [name for name, p in small.named_parameters() if p.ndim == 2]
     assert profile(small, x, tensors=names).total_macs() == foreseen <= goal.macs
@@ -247,9 +247,9 @@ def test_ranks_of_a_recurrence_are_learnt_against_each_other_and_cost_every_step
     net = FastGRNN(9, 20, learned=True)
     x = torch.zeros(2, 7, 9)
     sparsifier = sparsify(net, STR(), goal=Flops(14 * 400), units=Units.rank, example=x, schedule=constant())
-    bill = sparsifier.goals[0].bill
-    assert bill.total([np.arange(9) < 2, np.arange(20) < 3]) == 14 * (2 * 29 + 3 * 40)
-    assert bill.full() == 14 * (180 + 400)
+    cost = sparsifier.goals[0].joint
+    assert cost.total([np.arange(9) < 2, np.arange(20) < 3]) == 14 * (2 * 29 + 3 * 40)
+    assert cost.full() == 14 * (180 + 400)
     assert isinstance(net.cell.w, LowRankLinear)
 
 
@@ -294,7 +294,7 @@ def test_the_search_finds_the_same_number_from_anywhere(about: int) -> None:
     assert most_that_fit(lambda n: True, 0, about) == 0
 
 
-def test_a_copy_has_the_bill_of_its_own_values() -> None:
+def test_a_copy_has_the_cost_of_its_own_values() -> None:
     net = seen(depthwise, seed=0)
     goal = goal_for(net, "all", 0.5)
     sparsifier = sparsify(net, STR(), goal=goal, units=Units.filter, example=X, schedule=constant())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from softprune.goals.cost import Price
+from softprune.goals.cost import PerWeight
 from softprune.goals.scan import rows_of
 from softprune.goals.select import Bracket, Sample, Trail, density_at_border, sample, sampled
 
@@ -28,50 +28,50 @@ def falling(count):
     ],
 )
 def test_where_all_weights_are_seen_two_to_either_side_are_enough(price, allowed, bracket):
-    assert sampled([falling(8)], [8], [Price(price)], allowed) == Bracket(*bracket)
+    assert sampled([falling(8)], [8], [PerWeight(price)], allowed) == Bracket(*bracket)
 
 
 def test_the_dearest_weight_says_how_far_to_look():
     # Costs 1 and 3 for keys 8, 7, ... in turn: 1, 4, 5, 8, 9, 12, 13, 16 in all; 6 to either side of 8.
     first, second = (Sample(np.arange(top, 0.0, -2.0), np.ones(1), 1, None) for top in (8.0, 7.0))
-    assert sampled([first, second], [4, 4], [Price(1.0), Price(3.0)], 8.0) == Bracket(1.0, 8.0)
+    assert sampled([first, second], [4, 4], [PerWeight(1.0), PerWeight(3.0)], 8.0) == Bracket(1.0, 8.0)
 
 
 def test_of_many_weights_a_part_is_sorted_and_three_deviations_are_added():
     # Of 64 every second: 64, 62, ..., 2, which stand for 2 each. 16 of them are 32; 3 * sqrt(16 * 2^2) + 2 * 2 = 28.
-    assert sampled([falling(64)], [64], [Price()], 32.0) == Bracket(4.0, 62.0)
+    assert sampled([falling(64)], [64], [PerWeight()], 32.0) == Bracket(4.0, 62.0)
 
 
 def test_a_sample_of_every_third_weight_is_no_certainty():
     # 8 of 24 weights, which stand for 3 each: 4 of them are 12, and 3 * sqrt(4 * 3^2) + 2 * 3 = 24 is more than all.
     few = Sample(np.arange(8, 0.0, -1.0), np.ones(1), 3, None)
-    assert sampled([few], [24], [Price()], 12.0) == Bracket(0.0, math.inf)
+    assert sampled([few], [24], [PerWeight()], 12.0) == Bracket(0.0, math.inf)
 
 
 def test_a_sample_of_every_second_weight_is_no_certainty_either():
     # 40 weights that stand for 2 each: 10 of them are 20; 3 * sqrt(10 * 2^2) + 2 * 2 = 22.97 to either side.
     few = Sample(np.arange(40.0, 0.0, -1.0), np.ones(1), 2, None)
-    assert sampled([few], [80], [Price()], 20.0) == Bracket(19.0, math.inf)
+    assert sampled([few], [80], [PerWeight()], 20.0) == Bracket(19.0, math.inf)
     # With room for not even one of them the deviation is that of one: 3 * 2 + 2 * 2 = 10, five weights.
-    assert sampled([few], [80], [Price()], 1.0) == Bracket(35.0, math.inf)
+    assert sampled([few], [80], [PerWeight()], 1.0) == Bracket(35.0, math.inf)
 
 
 def test_thresholds_that_are_zero_have_infinite_keys_and_weights_that_are_zero_none():
     with np.errstate(divide="ignore", invalid="ignore"):
         # The keys are inf for each of the first five, and 0 for the others, 0 / 0.
         odd = Sample(np.array([5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0]), np.zeros(1), 1, None)
-        assert sampled([odd], [8], [Price()], 3.0) == Bracket(0.0, math.inf)
-        assert sampled([odd], [8], [Price()], 2.0) == Bracket(math.inf, math.inf)
+        assert sampled([odd], [8], [PerWeight()], 3.0) == Bracket(0.0, math.inf)
+        assert sampled([odd], [8], [PerWeight()], 2.0) == Bracket(math.inf, math.inf)
         half = Sample(np.array([0.0, 0.0, 0.5, 0.25, 0.2, 0.1]), np.array([0.0, 0.0, 1.0, 1.0, 1.0, 1.0]), 1,
                       np.arange(6))  # fmt: skip
-        assert sampled([half], [6], [Price()], 1.0) == Bracket(0.1, math.inf)
+        assert sampled([half], [6], [PerWeight()], 1.0) == Bracket(0.1, math.inf)
 
 
 def test_keys_are_sizes_over_scales():
     halves = Sample(np.array([4.0, 3.0, 2.0, 1.0]), np.array([0.5, 0.5, 1.0, 1.0]), 1, np.array([0, 0, 1, 1]))
     # The keys are 8, 6, 2 and 1.
-    assert sampled([halves], [4], [Price()], 3.0) == Bracket(0.0, 8.0)
-    assert sampled([halves], [4], [Price()], 1.0) == Bracket(1.0, math.inf)
+    assert sampled([halves], [4], [PerWeight()], 3.0) == Bracket(0.0, 8.0)
+    assert sampled([halves], [4], [PerWeight()], 1.0) == Bracket(1.0, math.inf)
 
 
 def test_a_sample_has_every_so_many_weights_but_at_least_a_thousand():

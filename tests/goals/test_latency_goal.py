@@ -14,7 +14,7 @@ from torch import nn
 
 import softprune
 from softprune import GMP, STR, Latency, Rule, constant, cubic
-from softprune.goals.cost import Price
+from softprune.goals.cost import AlongCurve, PerWeight
 from softprune.goals.select import Candidate, select
 from softprune.methods import DSR, SNIP
 
@@ -103,9 +103,9 @@ def test_a_selection_equals_that_of_a_full_sort(seed, fraction, same):
     tensors = {n: p.detach().clone() for n, p in model.named_parameters()}
     if same:  # many equal sizes
         tensors = {n: (8 * w / w.abs().max()).round() / 8 for n, w in tensors.items()}
-    candidates = [Candidate(w, torch.ones(1), Price(curve=table.curve(n), size=w.numel())) for n, w in tensors.items()]
-    full = sum(c.price.of(c.w.numel()) for c in candidates)
-    none = sum(c.price.of(0) for c in candidates)
+    candidates = [Candidate(w, torch.ones(1), AlongCurve(table.curve(n), w.numel())) for n, w in tensors.items()]
+    full = sum(c.cost.of(c.w.numel()) for c in candidates)
+    none = sum(c.cost.of(0) for c in candidates)
     allowed = none + fraction * (full - none)
     order = sorted(
         ((-float(size), number) for number, c in enumerate(candidates) for size in c.w.abs().flatten()),
@@ -114,7 +114,7 @@ def test_a_selection_equals_that_of_a_full_sort(seed, fraction, same):
     counts = [0] * len(candidates)
     for size, number in order:
         more = [n + (i == number) for i, n in enumerate(counts)]
-        if size == 0 or sum(c.price.of(n) for c, n in zip(candidates, more, strict=True)) > allowed:
+        if size == 0 or sum(c.cost.of(n) for c, n in zip(candidates, more, strict=True)) > allowed:
             break
         counts = more
     found, _ = select(candidates, allowed)
@@ -171,10 +171,10 @@ def test_floors_hold_and_the_slope_is_the_cost_of_a_crossing():
     spent = table.total(sparsifier.measure().densities)
     sizes = {t.name: t.raw.numel() for t in sparsifier.targets}
     assert goal.seconds - one_weight(goal, sizes) < spent <= goal.seconds
-    price = Price(curve=table.curve("0.weight"), size=640)
+    price = AlongCurve(table.curve("0.weight"), 640)
     assert price.slope(320) == pytest.approx((price.of(352) - price.of(288)) / 64)
     assert price.slope(0) == pytest.approx(price.of(1) - price.of(0)) and price.slope(640) > 0
-    assert Price(3.0).slope(10) == 1.0 and Price(3.0).most == 3.0
+    assert PerWeight(3.0).slope(10) == 1.0 and PerWeight(3.0).most == 3.0
 
 
 def test_masks_of_gmp_and_parts_of_a_network():

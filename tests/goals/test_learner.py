@@ -6,10 +6,10 @@ from torch import nn
 
 import softprune
 from softprune import STR, Sparsity, constant
-from softprune.goals.constraint import Member, Part
-from softprune.goals.cost import Price
+from softprune.goals.constraint import ConstrainedTensor, Part
+from softprune.goals.cost import PerWeight
 from softprune.goals.learn import KEEP_FORCE, KEEP_PULL, LARGEST_STEP, learn, observe
-from softprune.goals.solve import solve, transform_of
+from softprune.goals.solve import solve
 
 
 def two(first, second, **settings):
@@ -24,11 +24,14 @@ def two(first, second, **settings):
 def by_hand(*, costs=(1.0, 1.0), scale=1.0, **settings):
     """Thresholds 1 and 0.5; G = -1 * (0.5 - 0.25) = -0.25 and -0.5 * (-2) = 1."""
     given = two([3.0, -2.0, 0.1], [4.0, 0.2], **settings)
-    members = tuple(Member(m.target, m.settings, Price(c), m.floor) for m, c in zip(given.members, costs, strict=True))
+    members = tuple(
+        ConstrainedTensor(m.target, m.settings, PerWeight(c), m.floor)
+        for m, c in zip(given.tensors, costs, strict=True)
+    )
     part = Part(given.goal, given.schedule, members, given.full, given.final, given.density)
     values = [(1.0, 3.0, [0.5, 0.25, 9.0]), (0.5, 1.0, [-2.0, 7.0])]
     for member, (alpha, crossing, grad) in zip(members, values, strict=True):
-        transform = transform_of(member)
+        transform = member.transform
         transform.s.zero_()
         transform.alpha.fill_(alpha)
         transform.crossing.fill_(crossing)
@@ -37,15 +40,15 @@ def by_hand(*, costs=(1.0, 1.0), scale=1.0, **settings):
 
 
 def pulls(part):
-    return [float(transform_of(m).pull) for m in part.members]
+    return [float(m.transform.pull) for m in part.tensors]
 
 
 def forces(part):
-    return [float(transform_of(m).force) for m in part.members]
+    return [float(m.transform.force) for m in part.tensors]
 
 
 def s_of(part):
-    return [float(transform_of(m).s) for m in part.members]
+    return [float(m.transform.s) for m in part.tensors]
 
 
 @pytest.mark.parametrize(
@@ -81,15 +84,15 @@ def test_the_averages_are_right_from_the_first_step_on():
         observe(part)
         assert pulls(part) == pytest.approx([-0.8125, 0.8125], rel=1e-6)
         assert forces(part) == pytest.approx([0.8125**2] * 2, rel=1e-6)
-    assert [int(transform_of(m).observed) for m in part.members] == [200, 200]
+    assert [int(m.transform.observed) for m in part.tensors] == [200, 200]
 
 
 def test_averages_are_plain_means_until_they_have_seen_what_they_remember():
     part = by_hand()
-    grads = [m.target.raw.grad.clone() for m in part.members]
+    grads = [m.target.raw.grad.clone() for m in part.tensors]
     expected = []  # of the second: D = 0.8125 times the number of the step
     for step in range(1, 151):
-        for member, grad in zip(part.members, grads, strict=True):
+        for member, grad in zip(part.tensors, grads, strict=True):
             member.target.raw.grad = step * grad
         observe(part)
         expected.append(0.8125 * step)
@@ -106,7 +109,7 @@ def test_averages_are_plain_means_until_they_have_seen_what_they_remember():
 
 def test_how_much_was_observed_goes_on_from_a_checkpoint():
     def learnt(part):
-        return [float(t) for m in part.members for t in transform_of(m).state_dict().values()]
+        return [float(t) for m in part.tensors for t in m.transform.state_dict().values()]
 
     whole, first, second = by_hand(), by_hand(), by_hand()
     for _ in range(7):
@@ -114,8 +117,8 @@ def test_how_much_was_observed_goes_on_from_a_checkpoint():
         learn(whole, progress=0.3, total_steps=100)
     for part, steps in ((first, 3), (second, 4)):
         if part is second:
-            for ours, theirs in zip(part.members, first.members, strict=True):
-                transform_of(ours).load_state_dict(transform_of(theirs).state_dict())
+            for ours, theirs in zip(part.tensors, first.tensors, strict=True):
+                ours.transform.load_state_dict(theirs.transform.state_dict())
         for _ in range(steps):
             observe(part)
             learn(part, progress=0.3, total_steps=100)
@@ -149,7 +152,7 @@ def test_a_loss_scale_that_is_still_on_the_gradients_is_taken_off():
 @pytest.mark.parametrize("broken", [float("inf"), float("nan")])
 def test_gradients_that_are_not_finite_are_passed_over(broken):
     part = by_hand()
-    part.members[0].target.raw.grad[0, 0] = broken
+    part.tensors[0].target.raw.grad[0, 0] = broken
     observe(part)
     learn(part, progress=0.5, total_steps=100)
     assert pulls(part) == [0.0, 0.0] and s_of(part) == [0.0, 0.0]
@@ -157,7 +160,7 @@ def test_gradients_that_are_not_finite_are_passed_over(broken):
 
 def test_what_stands_still_stays_and_the_others_learn():
     part = by_hand()
-    part.members[0].target.raw.grad = None
+    part.tensors[0].target.raw.grad = None
     observe(part)
     # Alone it has nobody to trade with: D = G - (f / f) G = 0.
     assert pulls(part) == [0.0, 0.0]
@@ -171,12 +174,12 @@ def test_it_is_the_derivative_of_the_loss_along_the_fixed_total(which):
     base = [0.3, -0.2]
 
     def loss():
-        (a, b) = (getattr(m.target.module, m.target.tensor) for m in part.members)
+        (a, b) = (getattr(m.target.module, m.target.tensor) for m in part.tensors)
         return ((a - 0.2).square().sum() + 3 * b.square().sum() + b.sum() + (a.abs() * 0.7).sum()) / 1000
 
     def loss_at(*s):
-        for member, value in zip(part.members, s, strict=True):
-            transform_of(member).s.fill_(value)
+        for member, value in zip(part.tensors, s, strict=True):
+            member.transform.s.fill_(value)
         solve(part, part.final)
         return loss()
 
@@ -193,7 +196,7 @@ def test_the_averages_forget_a_tenth_and_a_hundredth_at_each_step():
     part = by_hand()
     for _ in range(200):
         observe(part)
-    for member in part.members:
+    for member in part.tensors:
         member.target.raw.grad.zero_()
     observe(part)
     assert pulls(part) == pytest.approx([-0.9 * 0.8125, 0.9 * 0.8125], rel=1e-6)
@@ -228,11 +231,11 @@ def test_steps_are_relative_to_the_mean_force_of_all_thresholds():
 
 def test_a_threshold_that_is_not_in_use_neither_hears_nor_moves():
     part = by_hand(gradient="plain")
-    transform_of(part.members[0]).alpha.zero_()
+    part.tensors[0].transform.alpha.zero_()
     observe(part)
     learn(part, progress=0.5, total_steps=100)
     assert pulls(part) == pytest.approx([0.0, 1.0]) and s_of(part) == pytest.approx([0.0, -0.03])
-    assert [int(transform_of(m).observed) for m in part.members] == [0, 1]
+    assert [int(m.transform.observed) for m in part.tensors] == [0, 1]
 
 
 def test_without_a_pace_nothing_moves():
@@ -244,15 +247,15 @@ def test_without_a_pace_nothing_moves():
 
 def test_where_thresholds_would_meet_no_weight_the_gradient_is_taken_as_it_is():
     part = by_hand()
-    for member in part.members:
-        transform_of(member).crossing.zero_()
+    for member in part.tensors:
+        member.transform.crossing.zero_()
     observe(part)
     assert pulls(part) == pytest.approx([-0.25, 1.0])
 
 
 def test_columns_sum_the_gradients_of_their_weights():
     part = by_hand(gradient="plain")
-    transform = transform_of(part.members[0])
+    transform = part.tensors[0].transform
     for name in ("s", "alpha", "pull", "force", "crossing"):
         setattr(transform, name, torch.zeros(1, 3, dtype=torch.float64))
     transform.alpha.copy_(torch.tensor([[1.0, 1.5, 0.5]]))

@@ -41,18 +41,18 @@ def test_multiply_adds_are_not_rounded():
     given = part(Flops(217))
     assert (given.full, given.final, given.density) == (420.0, 210.0, 0.5)
     assert given.allowed(0.25) == pytest.approx(420 - 52.5)
-    assert [m.price.each for m in given.members] == [10.0, 1.0]
+    assert [m.cost.each for m in given.tensors] == [10.0, 1.0]
 
 
 def test_floors_are_a_twentieth_of_an_equal_share_and_one_weight_at_least():
     assert FLOOR_SHARE == 0.05
     # Half of 40 and of 20: a twentieth is 1 and 0.5.
-    assert [m.floor for m in part(Params(30)).members] == [1, 1]
+    assert [m.floor for m in part(Params(30)).tensors] == [1, 1]
     # 59 of 60: a twentieth of 39.3 and of 19.7 is 1.97 and 0.98.
-    assert [m.floor for m in part(Params(59)).members] == [2, 1]
-    assert [m.floor for m in part(Params(59), method=STR(min_keep=7)).members] == [7, 7]
+    assert [m.floor for m in part(Params(59)).tensors] == [2, 1]
+    assert [m.floor for m in part(Params(59), method=STR(min_keep=7)).tensors] == [7, 7]
     # No tensor can keep more than it has.
-    assert [m.floor for m in part(Params(59), method=STR(min_keep=25)).members] == [25, 20]
+    assert [m.floor for m in part(Params(59), method=STR(min_keep=25)).tensors] == [25, 20]
 
 
 def test_floors_that_take_all_of_the_total_are_fine_and_more_are_refused():
@@ -77,7 +77,7 @@ def test_a_schedule_that_does_not_end_at_the_goal_is_refused(schedule, error, me
 def test_it_is_solved_again_after_every_so_many_steps_and_the_last():
     every = part(Params(30), method=GMP(every=4))
     assert [step for step in range(1, 11) if every.due(step, 10)] == [4, 8, 10]
-    mixed = replace(every, members=(every.members[0], replace(every.members[1], settings=GMP(every=3).goal_settings)))
+    mixed = replace(every, tensors=(every.tensors[0], replace(every.tensors[1], settings=GMP(every=3).goal_settings)))
     assert [step for step in range(1, 11) if mixed.due(step, 10)] == [4, 8, 10]
 
 
@@ -106,7 +106,7 @@ def test_a_total_that_one_weight_more_would_exceed_is_met(cut, spent, met):
     # 195 are allowed, and the weights of the first cost ten each; none of the others is left.
     given = part(Flops(202))
     with torch.no_grad():
-        for member, alpha in zip(given.members, (cut, 1e9), strict=True):
+        for member, alpha in zip(given.tensors, (cut, 1e9), strict=True):
             member.target.transform.alpha.fill_(alpha)
     assert (given.spent(), given.met(1.0)) == (spent, met)
 
@@ -130,7 +130,7 @@ def test_its_name_says_goal_and_schedule_and_marks_of_one_of_your_own():
     )
     mine = str(part(Params(30), lambda p: p * p))
     assert mine == "Params(count=30) by a schedule of your own (0, 0.0625, 0.25, 0.5625, 1)"
-    assert (part(Params(30)).words(1234.4), part(Flops(217)).words(1e6)) == ("1,234", "1,000,000")
+    assert (Params(30).words(1234.4), Flops(217).words(1e6)) == ("1,234", "1,000,000")
 
 
 def test_a_copy_has_the_thresholds_and_order_of_the_original():
@@ -155,5 +155,5 @@ def test_what_is_no_copy_is_refused_by_name():
 def test_a_part_of_a_copy_has_its_targets_and_a_trail_of_its_own():
     given, other = part(Params(30)), sparsified().targets
     theirs = given.on(nn.Linear(1, 1), other[::-1])
-    assert [m.target for m in theirs.members] == list(other)
-    assert theirs.trail is not given.trail and (theirs.final, theirs.bill) == (given.final, None)
+    assert [m.target for m in theirs.tensors] == list(other)
+    assert theirs.trail is not given.trail and (theirs.final, theirs.joint) == (given.final, None)

@@ -1,22 +1,23 @@
-"""Prices by hand: of weights that all cost the same, and along a curve."""
+"""Costs by hand: of weights that all cost the same, and along a curve."""
 
 import numpy as np
 import pytest
 
 from softprune.budget.latency import Curve
-from softprune.goals.cost import Price, equal_density, in_order
+from softprune.goals.cost import AlongCurve, PerWeight, equal_density
+from softprune.goals.select import in_order
 
 # Of 10 weights the first five cost 2 each, the others 4, and none of them 1.
-BENT = Price(curve=Curve((0.0, 0.5, 1.0), (1.0, 11.0, 31.0)), size=10)
+BENT = AlongCurve(Curve((0.0, 0.5, 1.0), (1.0, 11.0, 31.0)), 10)
 
 
 def test_without_a_curve_every_weight_costs_the_same():
-    price = Price(3.0)
+    price = PerWeight(3.0)
     assert (price.of(4), price.slope(100), price.most) == (12.0, 1.0, 3.0)
     assert price.steps(7, 2).tolist() == [3.0, 3.0]
     # Four weights that stand for ten.
     assert price.sampled(10, 4).tolist() == [7.5] * 4
-    assert Price().of(5) == 5.0
+    assert PerWeight().of(5) == 5.0
 
 
 def test_along_a_curve():
@@ -37,7 +38,7 @@ def test_the_slope_is_that_of_a_tenth_to_either_side_and_of_one_weight_at_least(
 
 
 def test_the_slope_of_many_weights_reaches_a_tenth():
-    wide = Price(curve=Curve((0.0, 0.5, 1.0), (0.0, 100.0, 300.0)), size=1000)
+    wide = AlongCurve(Curve((0.0, 0.5, 1.0), (0.0, 100.0, 300.0)), 1000)
     # From 450 to 550 of 500 weights: 90 and then 0.4 a weight, to 120.
     assert wide.slope(500) == pytest.approx(0.3)
     # From 414 to 506: (102.4 - 82.8) / 92.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from softprune.goals import scan as sweep
 from softprune.goals import select as bracket
 from softprune.goals import select as candidate
-from softprune.goals.cost import Price
+from softprune.goals.cost import PerWeight
 from softprune.goals.select import Candidate, select
 from softprune.ops import shrink
 
@@ -87,12 +87,12 @@ def test_a_large_total_needs_only_a_sample_and_a_look(monkeypatch, fraction):
 @given(seed=st.integers(0, 10_000), fraction=st.floats(0.01, 0.99))
 def test_a_cost_is_met_to_the_cost_of_one_weight(seed, fraction):
     candidates = [
-        Candidate(w, torch.ones(1), Price(cost))
+        Candidate(w, torch.ones(1), PerWeight(cost))
         for w, cost in zip(tensors(seed, SHAPES), (900.0, 1.0, 3.0, 49.0), strict=True)
     ]
-    allowed = fraction * sum(c.price.of(c.w.numel()) for c in candidates)
+    allowed = fraction * sum(c.cost.of(c.w.numel()) for c in candidates)
     found, _ = select(candidates, allowed)
-    spent = sum(c.price.of(survivors(c, f)) for c, f in zip(candidates, found, strict=True))
+    spent = sum(c.cost.of(survivors(c, f)) for c, f in zip(candidates, found, strict=True))
     assert allowed - 900.0 < spent <= allowed
 
 
@@ -129,7 +129,7 @@ def solution(guess, *, seed, allowed, dtype=torch.float32, coarse=False, grain="
     chance = torch.Generator().manual_seed(seed + 1)
     shapes = [(1,) if grain == "tensor" else (w.shape[0], *[1] * (w.ndim - 1)) for w in made]
     candidates = [
-        Candidate(w, torch.exp(torch.randn(shape, generator=chance)), Price(cost))
+        Candidate(w, torch.exp(torch.randn(shape, generator=chance)), PerWeight(cost))
         for w, shape, cost in zip(made, shapes, costs, strict=True)
     ]
     found, border = select(candidates, allowed, guess=guess)

@@ -10,7 +10,7 @@ from torch import nn
 
 import softprune
 from softprune import STR, Params, Sparsity, constant
-from softprune.goals.solve import solve, transform_of
+from softprune.goals.solve import solve
 from softprune.methods import ST3
 
 ROWS = ([[8.0, -1.0], [3.0, 4.0]], [[6.0, -5.0]])
@@ -79,7 +79,7 @@ def test_room_for_all_is_no_threshold_at_all():
 def test_tensors_on_several_devices_are_refused_by_name():
     (part,) = made(STR(), 5).goals
     away = SimpleNamespace(raw=torch.empty(2, device="meta"))
-    scattered = replace(part, members=(part.members[0], replace(part.members[1], target=away)))
+    scattered = replace(part, tensors=(part.tensors[0], replace(part.tensors[1], target=away)))
     with pytest.raises(ValueError, match=r"on several devices \(cpu, meta\), whose weights cannot be compared"):
         solve(scattered, 3)
 
@@ -106,6 +106,6 @@ def test_a_tensor_of_zeros_has_no_floor():
 def test_a_dearer_weight_is_worth_more_crossings():
     sparsifier = softprune.sparsify(nn.Linear(100, 100, bias=False), STR(), goal=Sparsity(0.5), schedule=constant())
     (part,) = sparsifier.goals
-    before = float(transform_of(part.members[0]).crossing)
+    before = float(part.tensors[0].transform.crossing)
     # Uniform sizes up to u with the border in the middle: of 10,000 weights as many as lie below it meet it per log.
     assert before == pytest.approx(5000, rel=0.1)

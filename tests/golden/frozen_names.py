@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import softprune
+from softprune.goals.goal import Goal
 from softprune.methods.base import Method
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,9 +87,9 @@ def _described(path: str, value: Any) -> list[str]:
 
 
 def _members(cls: type) -> list[str]:
-    """Public members that are ours and not in the constructor; what all methods have is told of their base alone."""
+    """Public members that are ours and not in the constructor; what all methods, and goals, have their bases tell."""
     lines = []
-    known = set(dir(Method)) if issubclass(cls, Method) and cls is not Method else set()
+    known = {name for base in (Method, Goal) if issubclass(cls, base) and cls is not base for name in dir(base)}
     known |= set(inspect.signature(cls).parameters) if "__init__" in vars(cls) else set()
     for name in sorted(dir(cls)):
         if (name.startswith("_") and name not in OPERATORS) or name in known:

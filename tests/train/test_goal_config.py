@@ -41,8 +41,15 @@ def test_a_number_alone_is_a_sparsity():
     ids=["sparsity", "cubic", "linear", "begin", "all", "params", "flops", "filters"],
 )
 def test_it_becomes_a_goal_and_a_schedule(given, total, schedule):
-    arguments = goal_of(f"goal={given}").arguments(lambda: profile(build("digits"), torch.zeros(1, 1, 8, 8)))
+    units = ["units=filter"] if total == Filters(64) else []
+    arguments = goal_of(f"goal={given}", *units).arguments(lambda: profile(build("digits"), torch.zeros(1, 1, 8, 8)))
     assert arguments == {"goal": total, "schedule": schedule}
+
+
+def test_a_goal_needs_its_units():
+    assert "counts filters; set units=filter too" in problems("method=str", "goal={filters: 64}")["goal.filters"]
+    found = problems("method=str", "goal={rank: 4}", "units=filter")
+    assert "counts directions of low-rank layers; set units=rank too" in found["goal.rank"]
 
 
 @pytest.mark.parametrize("name", ["uniform", "erk"])

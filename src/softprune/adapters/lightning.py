@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from softprune.adapters.thresholds import ThresholdsAside, refuse_decay
 from softprune.budget.budget import Budget
 from softprune.budget.profiler import prunable_tensors
+from softprune.budget.units import Units
 from softprune.core.groups import learnt, take_out
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
@@ -20,7 +21,6 @@ from softprune.core.sparsify import sparsify
 from softprune.goals.goal import Goal, Rank
 from softprune.goals.schedule import Schedule
 from softprune.methods.base import Method
-from softprune.ops.units import Units
 
 
 def count_steps(trainer: Any, pl_module: Any) -> int:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from softprune.budget.budget import Budget
+from softprune.budget.units import Units
 from softprune.core.groups import learnt
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
@@ -17,7 +18,6 @@ from softprune.core.sparsify import sparsify
 from softprune.goals.goal import Goal, Rank
 from softprune.goals.schedule import Schedule
 from softprune.methods.base import Method
-from softprune.ops.units import Units
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
-from softprune.goals.goal import (
-    Filters,
-    Flops,
-    Goal,
-    Latency,
-    Params,
-    Sparsity,
-    require_in_time,
-    require_managed,
-    require_reachable,
-)
+from softprune.goals.goal import Goal
 
 # Halvings of the searched interval: more than the bits of a float, so that the search is exact.
 BISECTIONS = 80
@@ -43,11 +31,10 @@ def uniform(profile: Profile, goal: Goal, *, dense: Sequence[str] = ()) -> Budge
     free = _free(profile, goal, dense)
 
     def share(kept: float) -> Mapping[str, float]:
-        density = kept / sum(t.params for t in free)
-        return {t.name: density for t in free}
+        return dict.fromkeys((t.name for t in free), kept / sum(t.params for t in free))
 
-    if isinstance(goal, Sparsity):
-        densities: Mapping[str, float] = {t.name: goal.density for t in free}
+    if goal.sparsity is not None:
+        densities: Mapping[str, float] = dict.fromkeys((t.name for t in free), 1.0 - goal.sparsity)
     else:
         densities = _solve(profile, goal, free=free, share=share)
     return _budget(profile, densities, f"uniform, {goal}")
@@ -81,8 +68,8 @@ def erk(profile: Profile, goal: Goal, *, dense: Sequence[str] = (), power: float
     def share(kept: float) -> Mapping[str, float]:
         return _shared({t.name: (sum(t.shape) / t.params) ** power for t in free}, free, kept)
 
-    if isinstance(goal, Sparsity):
-        densities = share(sum(t.params - math.floor(goal.value * t.params) for t in free))
+    if goal.sparsity is not None:
+        densities = share(sum(t.params - math.floor(goal.sparsity * t.params) for t in free))
     else:
         densities = _solve(profile, goal, free=free, share=share)
     return _budget(profile, densities, f"erk, {goal}")
@@ -111,21 +98,17 @@ def scaled(profile: Profile, goal: Goal, *, like: Budget) -> Budget:
     """
     Budget(dict(like)).validate(profile)  # the shapes may differ, the names not
     free = [t for t in _free(profile, goal, ()) if like[t.name] > 0]
-    rest = replace(profile, tensors=tuple(free))
 
     def share(kept: float) -> Mapping[str, float]:
         return _shared({t.name: like[t.name] for t in free}, free, kept)
 
-    if isinstance(goal, Sparsity):
-        kept = goal.density * profile.params
-        if kept > rest.params:
-            raise ValueError(
-                f"{goal} keeps {kept:,.0f} weights, the tensors that {like.source} keeps have {rest.params:,}"
-            )
+    if goal.sparsity is not None:
+        kept, most = (1.0 - goal.sparsity) * profile.params, sum(t.params for t in free)
+        if kept > most:
+            raise ValueError(f"{goal} keeps {kept:,.0f} weights, the tensors that {like.source} keeps have {most:,}")
         densities = share(kept)
     else:
-        empty = {t.name: 0.0 for t in profile if like[t.name] == 0}
-        densities = _solve(rest, goal, free=free, share=share, empty=empty)
+        densities = _solve(profile, goal, free=free, share=share, others=0.0)
     return _budget(profile, {name: densities.get(name, 0.0) for name in profile.names}, f"{like.source}, {goal}")
 
 
@@ -146,33 +129,28 @@ def _shared(raw: Mapping[str, float], tensors: Sequence[TensorCost], kept: float
 
 def _solve(
     profile: Profile,
-    goal: Params | Filters | Flops | Latency,
+    goal: Goal,
     *,
     free: Sequence[TensorCost],
     share: Callable[[float], Mapping[str, float]],
-    empty: Mapping[str, float] = MappingProxyType({}),
+    others: float = 1.0,
 ) -> Mapping[str, float]:
     """The shares at which the total meets ``goal``; every density must grow with the weights shared.
 
-    ``empty`` names tensors without a weight left, which still take time.
+    ``others`` is the density of the tensors that are not free, which cost something, too.
     """
-    assert not isinstance(goal, Filters)  # refused by `require_managed`
-    weights = sum(t.params for t in free)
-    if isinstance(goal, Params):
-        whole = profile.params - weights
-        require_reachable(goal, whole, high=profile.params)
-        return share(goal.count - whole)
-    if isinstance(goal, Latency):
-        table = goal.table
-        table.require({t.name: t.shape for t in profile})
-        least = table.total({**dict.fromkeys((t.name for t in free), 0.0), **empty})
-        require_in_time(goal, least, high=table.total(empty))
-        return _bisected(share, weights, lambda d: table.total({**_capped(d), **empty}), goal.seconds)
-    total = profile.total_macs()
-    prunable = sum(t.macs for t in free)
-    require_reachable(goal, total - prunable, high=total)
-    wanted = goal.macs - (total - prunable)
-    return _bisected(share, weights, lambda d: math.fsum(d[t.name] * t.macs for t in free), wanted)
+    costs, names = goal.costs(profile), {t.name for t in free}
+    fixed = goal.fixed(profile) + sum(cost.at(others) for name, cost in costs.items() if name not in names)
+    shared = {name: cost for name, cost in costs.items() if name in names}
+    wanted, weights = goal.amount(profile), sum(t.params for t in free)
+    low, high = (fixed + sum(cost.at(density) for cost in shared.values()) for density in (0.0, 1.0))
+    goal.require_reachable(wanted, low, high)
+    each = {cost.each for cost in shared.values()}
+    if all(cost.linear for cost in shared.values()) and len(each) == 1:
+        return share((wanted - fixed) / each.pop())
+    return _bisected(
+        share, weights, lambda d: math.fsum(cost.at(d[name]) for name, cost in shared.items()), wanted - fixed
+    )
 
 
 def _bisected(
@@ -193,7 +171,7 @@ def _bisected(
 
 
 def _free(profile: Profile, goal: Goal, dense: Sequence[str]) -> list[TensorCost]:
-    require_managed(goal)
+    goal.check_allocatable()
     kept_whole = set(profile.match(dense))
     free = [t for t in profile if t.name not in kept_whole and t.params]
     if not free:

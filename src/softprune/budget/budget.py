@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.show import WEIGHT, Comparison, budget_sheet, checked_units, compare
+from softprune.budget.show import Comparison, budget_sheet, compare
+from softprune.budget.units import USUAL, checked_units
 from softprune.records import BUDGET, parse_json, read_text, require_format, write_text
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Budget(Mapping[str, float]):
     densities: Mapping[str, float]
     profile: Profile | None = None
     source: str = ""
-    units: str = WEIGHT
+    units: str = USUAL
     stored: int | None = None
 
     def __post_init__(self) -> None:
@@ -237,7 +238,7 @@ class Budget(Mapping[str, float]):
         if Path(path).suffix == ".json":
             return write_text(path, self.to_json())
         if Path(path).suffix == ".csv":
-            if self.units != WEIGHT:
+            if self.units != USUAL:
                 raise ValueError(f"a CSV has no place for what is counted, {self.units}: save it as .json")
             return write_text(path, to_csv(self.densities, self.profile))
         raise ValueError(f"a budget is saved as .json or .csv, got {os.fspath(path)!r}")
@@ -271,7 +272,7 @@ class Budget(Mapping[str, float]):
             "format": FORMAT,
             "version": VERSION,
             "source": self.source,
-            **({} if self.units == WEIGHT else {"units": self.units}),
+            **({} if self.units == USUAL else {"units": self.units}),
             **({} if self.stored is None else {"stored": self.stored}),
             "densities": dict(self.densities),
             "profile": self.profile.to_dict() if self.profile else None,
@@ -291,7 +292,7 @@ class Budget(Mapping[str, float]):
         profile = data.get("profile")
         costs = None if profile is None else Profile.from_dict(profile, origin=f"{origin}, profile")
         # Files from before there were units count weights.
-        units = checked_units(data.get("units", WEIGHT), origin=origin)
+        units = checked_units(data.get("units", USUAL), origin=origin)
         stored = data.get("stored")
         if stored is not None and (not isinstance(stored, int) or isinstance(stored, bool) or stored < 0):
             raise ValueError(f"{origin}: stored is a number of parameters, got {stored!r}")

@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
+
+from softprune.budget.units import USUAL, noun
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from softprune.budget.budget import Budget
     from softprune.budget.costs import Profile
-
-# What a budget counts: single weights, or units that are kept or pruned as a whole. Needs no torch.
-
-
-WEIGHT = "weight"
-_NOUNS = {WEIGHT: "weight", "filter": "filter", "rank": "direction", "block": "block"}
-_TEXT = re.compile(r"weight|filter|rank|block [1-9][0-9]*x[1-9][0-9]*")
-
-
-def checked_units(units: object, *, origin: str) -> str:
-    """The text itself if it names a kind of units.
-
-    Raises:
-        ValueError: for anything else; ``origin`` says where it stands.
-
-    Example:
-        >>> checked_units("block 4x8", origin="a file")
-        'block 4x8'
-    """
-    if not isinstance(units, str) or not _TEXT.fullmatch(units):
-        raise ValueError(f"{origin}: units are weight, filter, rank or a block such as 'block 4x8'; got {units!r}")
-    return units
-
-
-def noun(units: str, count: int = 2) -> str:
-    """What one of them is called, or several.
-
-    Example:
-        >>> noun("rank"), noun("block 4x8", 1)
-        ('directions', 'block')
-    """
-    return _NOUNS[units.partition(" ")[0]] + ("" if count == 1 else "s")
-
 
 # Budgets and profiles as notebooks and terminals show them. Needs no torch.
 
@@ -128,7 +96,7 @@ def budget_sheet(budget: Budget, *, caption: str | None = None) -> Sheet:
     return Sheet(title, columns, _cut(rows_with_costs), _totals(budget, profile))
 
 
-def profile_sheet(profile: Profile, *, caption: str = "", units: str = WEIGHT) -> Sheet:
+def profile_sheet(profile: Profile, *, caption: str = "", units: str = USUAL) -> Sheet:
     """What each tensor costs, and all of them; `units` as of a Budget.
 
     Example:

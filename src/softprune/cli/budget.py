@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from softprune.budget.show import WEIGHT, noun
+from softprune.budget.units import noun, unit_words
 from softprune.cli.bench import print_facts, print_timing
 from softprune.cli.model import InputShape, ModelName, count
 from softprune.cli.terminal import console, number, table
@@ -57,7 +57,7 @@ def show(
 def compare(first: Where, second: Where) -> None:
     """Set two budgets of one network side by side."""
     from softprune import Budget
-    from softprune.reporting.labels import shared_noun
+    from softprune.budget.units import shared_noun
 
     one_budget, other = Budget.load(first), Budget.load(second)
     comparison, kept = one_budget.compare(other), shared_noun((one_budget.units, other.units))
@@ -137,7 +137,7 @@ def _add_totals(rows: Table, budget: Budget, *, gap: list[str]) -> None:
     total, left = (profile.total_macs(), budget.macs()) if profile.counted else (None, None)
     rows.add_section()
     rows.add_row("overall", number(profile.params), number(total), *gap, f"{budget.overall:.2%}")
-    if len(budget) > 1 and budget.units == WEIGHT:  # outputs of the network have no importances
+    if len(budget) > 1 and not unit_words(budget.units).importances:  # outputs of the network have no importances
         rows.add_row("without the classifier", "", "", *gap, f"{budget.backbone:.2%}")
     rows.add_row("left", number(budget.params), number(left), *gap, "")
     if budget.stored is not None:

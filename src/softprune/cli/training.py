@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 from rich.padding import Padding
 
-from softprune.budget.show import noun
+from softprune.budget.units import noun
 from softprune.cli.budget import left_words, print_budget
 from softprune.cli.terminal import LiveView, Trust, console, percent, table
 

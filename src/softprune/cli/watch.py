@@ -18,7 +18,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from softprune.budget.show import WEIGHT, noun
 from softprune.cli.terminal import console
 from softprune.records import CONFIG, METRICS
 
@@ -154,8 +153,8 @@ def _curves(run: WatchedRun) -> Table:
     grid = Table.grid(padding=(0, 2))
     goal = run.goal_sparsity
     against = f"of {goal:.2%}" if goal is not None else f"goal: {run.goal}" if run.goal else ""
-    if run.units != WEIGHT:
-        against = f"{against}, {noun(run.units)}".removeprefix(", ")
+    if run.words.importances:
+        against = f"{against}, {run.words.plural}".removeprefix(", ")
     rows: list[tuple[str, Sequence[float], str, str]] = [
         ("loss", list(run.losses), "{:.4f}", ""),
         ("accuracy", list(run.accuracies), "{:.2%}", f"best {max(run.accuracies):.2%}" if run.accuracies else ""),
@@ -165,7 +164,7 @@ def _curves(run: WatchedRun) -> Table:
         if values or (name == "sparsity" and more):
             last = form.format(values[-1]) if values else "-"
             grid.add_row(name, Text(last, justify="right"), Text(plain(more)), Text(sparkline(values), style="cyan"))
-    if run.macs is not None and run.units == WEIGHT:
+    if run.macs is not None and run.words.costed:
         grid.add_row("MACs", Text(f"{run.macs:,.0f}", justify="right"), "", "")
     if run.rate is not None:
         grid.add_row("learning rate", Text(f"{run.rate:.3g}", justify="right"), "", "")
@@ -180,7 +179,7 @@ def _layers(run: WatchedRun, *, lines: int | None) -> Table:
     table.add_column("density", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("threshold", justify="right", no_wrap=True)
-    if run.units == WEIGHT:
+    if run.words.costed:
         table.add_column("MACs", justify="right", no_wrap=True)
     table.add_column("over time", no_wrap=True, style="cyan")
     names = list(run.layers)
@@ -208,7 +207,7 @@ def _layer(run: WatchedRun, name: str) -> tuple[Text, ...]:
         Text(bar, style="green"),
         Text("-" if density is None else f"{density:.2%}"),
         Text("-" if alpha is None else f"{alpha:.3g}"),
-        *((Text("-" if macs is None else f"{macs:,.0f}"),) if run.units == WEIGHT else ()),
+        *((Text("-" if macs is None else f"{macs:,.0f}"),) if run.words.costed else ()),
         Text(sparkline(run.densities.get(name, ()), 16)),
     )
 

@@ -6,26 +6,22 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TypeAlias
 
 import torch
 from torch import nn
 
 from softprune.budget.budget import Budget
-from softprune.budget.profiler import prunable_tensors, weight_names
-from softprune.budget.show import noun
+from softprune.budget.profiler import weight_names
+from softprune.budget.units import Units, noun
 from softprune.core.refusal import byte_ranges, refuse_model, refuse_tensor, refuse_unfilled
 from softprune.core.rule import Match, Rule, matches, refuse_unmatched
-from softprune.goals.goal import Filters, Flops, Goal, Latency, Params, Rank, checked_goal
+from softprune.goals.goal import Goal, Params, Rank, checked_goal
 from softprune.methods.base import Method, Total, generator
 from softprune.methods.masks import share_out
 from softprune.methods.transforms import SoftThreshold, Solved, Target, Transform
 from softprune.ops import at_random
-from softprune.ops.units import Units
-from softprune.structure.gates import IMPORTANCE, VECTOR, Importance, importances
-
-# Where a tensor is read: its name there, the module, the attribute.
-Place: TypeAlias = tuple[str, nn.Module, str]
+from softprune.structure.gates import IMPORTANCE, VECTOR, Importance
+from softprune.structure.kinds import Place, unit_kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +54,12 @@ def choose(
         ValueError: for a rule, or a skip, that matches no candidate.
     """
     skips: list[Match] = [skip] if isinstance(skip, str | re.Pattern) or callable(skip) else list(skip)
-    if units.kind == "weight":
-        default = {t.name for t in prunable_tensors(model)} | {name for name, _, _ in _computed_weights(model)}
-    else:
-        default = set(importances(model, units))
+    kind = unit_kind(units)
+    default = kind.managed(model)
     unmatched: list[Match] = [*skips, *(r.match for r in rules)]
     chosen: list[Choice] = []
     candidates = []
-    for places in _all_places(model, computed=units.kind == "weight"):
+    for places in _all_places(model, kind.computed(model)):
         names = [name for name, _, _ in places]
         known = [*places, *_layers_of(model, places)]
         heard = [r for r in rules if any(r.matches(name, module) for name, module, _ in known)]
@@ -113,8 +107,8 @@ def _takes_in(rule: Rule, places: list[Place]) -> bool:
     return any(rule.matches(name, module) and not (whole and weight_names(module)) for name, module, _ in places)
 
 
-def _all_places(model: nn.Module, *, computed: bool) -> Iterable[list[Place]]:
-    """The places of every plain Parameter, and of every weight that is none (to refuse it by name)."""
+def _all_places(model: nn.Module, computed: list[Place]) -> Iterable[list[Place]]:
+    """The places of every plain Parameter, and of every computed weight (to refuse it by name)."""
     sites: dict[int, list[Place]] = {}  # several places where weights are tied
     for path, module in model.named_modules():
         for tensor, parameter in module._parameters.items():
@@ -122,8 +116,7 @@ def _all_places(model: nn.Module, *, computed: bool) -> Iterable[list[Place]]:
                 name = f"{path}.{tensor}" if path else tensor
                 sites.setdefault(id(parameter), []).append((name, module, tensor))
     yield from (places for places in sites.values() if ".parametrizations." not in f".{places[0][0]}")
-    if computed:
-        yield from ([place] for place in _computed_weights(model))
+    yield from ([place] for place in computed)
 
 
 def _layers_of(model: nn.Module, places: list[Place]) -> list[Place]:
@@ -132,16 +125,6 @@ def _layers_of(model: nn.Module, places: list[Place]) -> list[Place]:
     # With a dot in front also where the model is itself the layer.
     paths = [f".{name}".removesuffix(suffix)[1:] for name, module, _ in places if isinstance(module, Importance)]
     return [(f"{path}.weight" if path else "weight", model.get_submodule(path), "weight") for path in paths]
-
-
-def _computed_weights(model: nn.Module) -> list[Place]:
-    """Weights that are not Parameters of their module: parametrized, pruned by torch, normalised by hooks."""
-    return [
-        (f"{path}.{tensor}" if path else tensor, module, tensor)
-        for path, module in model.named_modules()
-        for tensor in weight_names(module)
-        if tensor not in module._parameters
-    ]
 
 
 # What a method accepts as its total, and how a total is divided over tensors to begin with.
@@ -170,16 +153,11 @@ def refuse_total(method: Method, total: Total) -> None:
 def divide(goal: Goal, sizes: Mapping[str, int]) -> dict[str, int]:
     """A total in equal proportions: whole weights, at least one for each tensor, and the sum is exact.
 
+    >>> from softprune import Params
     >>> divide(Params(5), {"a": 10, "b": 20, "c": 3})
     {'a': 1, 'b': 3, 'c': 1}
     """
-    if isinstance(goal, Flops | Latency):
-        what = "multiply-adds" if isinstance(goal, Flops) else "milliseconds"
-        raise ValueError(f"{goal} counts {what}: divide it first, as in budget=uniform(profile, goal)")
-    if not isinstance(goal, Filters) and goal.scope != "managed":
-        raise ValueError(f'{goal} counts all parameters, these masks know the managed ones only: leave out scope="all"')
-    count = sum(sizes.values())
-    total = min(goal.count, count) if isinstance(goal, Params | Filters) else goal.kept(count)
+    total = goal.number(sum(sizes.values()))
     if total < len(sizes):
         raise ValueError(f"{goal} keeps {total} weights, fewer than the {len(sizes)} tensors: ask for less sparsity")
     kept = {name: max(1, share) for name, share in share_out(total, sizes, sizes).items()}
@@ -310,22 +288,19 @@ def plan(
     >>> print(plan(nn.Linear(4, 2), STR()))  # doctest: +SKIP
     """
     model = refuse_model(model)
-    rank, goal = (goal, None) if isinstance(goal, Rank) else (None, goal)
-    if rank is not None and units != Units.rank:
-        raise ValueError(f"{rank} counts directions of low-rank layers: pass units=Units.rank too")
     own = [r for r in rules if r.goal is not None]
-    goals = [checked_goal(given) for given in (*(r.goal for r in own), goal) if given is not None]
+    goals = checked_goals(goal, own)
+    for given in goals:
+        given.check_units(units, example=True)
     planned = [_planned(c, method) for c in choose(model, skip, rules, units)]
     # What each tensor keeps is said, and no total is to be shared.
-    apart = budget is not None or rank is not None
-    if apart and (goals or (budget is not None and rank is not None)):
-        raise ValueError(
-            f"{rank or 'a budget'} says what each tensor keeps, a goal what all of them keep together: give one"
-        )
+    said = [*([] if budget is None else ["a budget"]), *(str(given) for given in goals if not given.shared)]
+    if said and len(said) + sum(given.shared for given in goals) > 1:
+        raise ValueError(f"{said[-1]} says what each tensor keeps, a goal what all of them keep together: give one")
     if budget is not None:
         planned, goals = _with_budget(planned, budget)
-    elif rank is not None:
-        planned, goals = _with_rank(planned, rank)
+    elif said:
+        planned, goals = _with_each(planned, goals[0])
     elif goals:
         planned = [_with_goal(p, own, general=goal is not None) for p in planned]
     chosen = [p for p in planned if p.method is not None]
@@ -336,7 +311,7 @@ def plan(
     for p in chosen:
         refuse_tensor(p.target, ranges)
     methods = {p.target.name: p.method for p in chosen if p.method is not None}
-    total: Total = "budget" if apart else "goal" if goals else "none"
+    total: Total = "budget" if said else "goal" if goals else "none"
     for one in dict.fromkeys(methods.values()):
         refuse_total(one, total)
     if method.moves_masks:
@@ -347,6 +322,12 @@ def plan(
         refuse_unfilled(p.target, p.transform)
     method.link(model, {p.target.name: p.transform for p in decided.managed if p.transform is not None}, methods)
     return replace(decided, counts=noun(units.text))
+
+
+def checked_goals(goal: Goal | None, rules: Sequence[Rule]) -> list[Goal]:
+    """The goals of rules, which are totals, and the one for all the rest."""
+    own = [checked_goal(rule.goal) for rule in rules if rule.goal is not None]
+    return own if goal is None else [*own, checked_goal(goal, total=False)]
 
 
 def _with_transforms(planned: list[PlannedTensor], methods: dict[str, Method], goals: list[Goal], total: Total) -> Plan:
@@ -364,7 +345,8 @@ def _with_masks(
     """Masks to begin with, for methods that move them: one total is divided equally, a budget says it all."""
     targets = {p.target.name: p.target for p in planned if p.method is not None}
     if total == "budget":
-        kept = {p.target.name: goals[p.goal_of].count for p in planned if p.goal_of is not None}  # type: ignore[union-attr]
+        each = {p.target: goals[p.goal_of] for p in planned if p.goal_of is not None}
+        kept = {target.name: goal.number(target.shape.numel()) for target, goal in each.items()}
     elif len(goals) > 1:
         raise ValueError("masks that move between tensors share one total: give one goal, and none in rules")
     else:
@@ -416,18 +398,16 @@ def _with_budget(planned: list[PlannedTensor], budget: Budget) -> tuple[list[Pla
     return [managed.get(p.target.name, p) for p in planned], goals
 
 
-def _with_rank(planned: list[PlannedTensor], rank: Rank) -> tuple[list[PlannedTensor], list[Goal]]:
-    """A goal of its own for the importances of every layer that a rank is for; the others are left alone."""
-    paths = {p.target.name: p.target.name.rpartition(".")[0] for p in planned if p.method is not None}
-    rank.require_known(list(paths.values()))
+def _with_each(planned: list[PlannedTensor], goal: Goal) -> tuple[list[PlannedTensor], list[Goal]]:
+    """A goal of its own for every tensor of which the goal says what it keeps; the others are left alone."""
+    kept = goal.kept_by_each({p.target.name: p.target.shape.numel() for p in planned if p.method is not None})
     goals: list[Goal] = []
     decided = []
     for p in planned:
-        kept = rank.of(paths[p.target.name], p.target.shape.numel()) if p.target.name in paths else None
-        if kept is not None:
+        if p.target.name in kept:
             p = replace(p, goal_of=len(goals))
-            goals.append(Params(kept))
+            goals.append(Params(kept[p.target.name]))
         elif p.method is not None:
-            p = PlannedTensor(p.target, reason="no rank is given for it")
+            p = PlannedTensor(p.target, reason=f"no {goal.key} is given for it")
         decided.append(p)
     return decided, goals

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.budget.show import Sheet, budget_sheet, profile_sheet
+from softprune.budget.units import Units
 from softprune.core import bake as baking
 from softprune.core.checkpoint import load_folder, restore, save_folder, snapshot
 from softprune.core.collapse import (
@@ -42,8 +43,8 @@ from softprune.goals.select import keep_largest
 from softprune.goals.solve import solve
 from softprune.methods.base import Context, Method
 from softprune.methods.transforms import Target
-from softprune.ops.units import Units
-from softprune.structure.gates import behind_gates, is_importance, stored_params
+from softprune.structure.gates import behind_gates, is_importance
+from softprune.structure.kinds import unit_kind
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -270,14 +271,14 @@ class Sparsifier:
                 bad = int((~torch.isfinite(effective)).sum())
                 words = f"{bad} of {effective.numel():,} weights are NaN or infinite, and counted as kept"
                 warnings.warn(f"non-finite weights: {target.name}: {words}", CollapseWarning, stacklevel=2)
-            if self.units.kind != "weight":
+            if is_importance(*target.sites[0]):
                 importances[target.module] = effective
         return Budget(
             densities,
             profile=self.profile,
             source=f"measured at step {self.step}",
             units=self.units.text,
-            stored=stored_params(self.model, self.units, importances),
+            stored=unit_kind(self.units).stored(self.model, importances),
         )
 
     def diagnose(self) -> list[Diagnosis]:
@@ -325,10 +326,11 @@ class Sparsifier:
                 settle(target)  # as baking does; a held budget is that of the weights of now
             missed = [part for part in parts if at != "now" and part.spent() > part.final]
             if missed:
-                spent, final = missed[0].words(missed[0].spent()), missed[0].words(missed[0].final)
+                words = missed[0].goal.words
                 raise ValueError(
-                    f"the {self.frozen} was frozen before the goal held: {spent} is kept where {missed[0].goal} allows "
-                    f'{final}; say bake(at="now") to take it as it is, or freeze after the schedule has ended'
+                    f"the {self.frozen} was frozen before the goal held: {words(missed[0].spent())} is kept where "
+                    f'{missed[0].goal} allows {words(missed[0].final)}; say bake(at="now") to take it as it is, or '
+                    "freeze after the schedule has ended"
                 )
             return
         if at is None and not all(part.reached(progress) for part in parts):

@@ -10,20 +10,20 @@ from torch import nn
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.profiler import profile, prunable_tensors
+from softprune.budget.units import USUAL, Units, unit_words
 from softprune.core.bake import remove
 from softprune.core.parametrization import register
-from softprune.core.plan import Plan, PlannedTensor, plan
+from softprune.core.plan import Plan, PlannedTensor, checked_goals, plan
 from softprune.core.refusal import refuse_model
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.goals.constraint import Part, make_part
-from softprune.goals.goal import Goal, Rank, checked_goal
+from softprune.goals.goal import Goal, Rank
 from softprune.goals.schedule import Schedule
 from softprune.methods.base import Method
 from softprune.methods.registry import from_config
-from softprune.ops.units import Units
-from softprune.structure.billing import Billing, refuse_totals
-from softprune.structure.gates import gated, gates_for, gates_on
+from softprune.structure.gates import gated, gates_on
+from softprune.structure.kinds import JointCostOf, unit_kind
 
 
 def sparsify(
@@ -70,23 +70,21 @@ def sparsify(
         ValueError: for input that cannot work; the model is untouched then.
     """
     inner = refuse_model(model)
-    if units.kind != "weight" and any(p.device.type == "meta" for p in inner.parameters()):
-        raise ValueError(f"{units.text} units need weights that are there: give the model its values, then sparsify")
-    if budget is not None and budget.units not in (Units.weight.text, units.text):
+    if budget is not None and budget.units not in (USUAL, units.text):
         raise ValueError(f"the budget counts units of another kind: it has {budget.units}, here they are {units.text}")
     if gated(inner):
         raise ValueError("this model has gates from an earlier sparsify: bake() or remove() it first")
-    goals = [checked_goal(one) for one in (goal, *(rule.goal for rule in rules)) if not isinstance(one, Rank | None)]
-    refuse_totals(goals, units, method, example)
-    gates = gates_for(inner, units, example)
-    billing = Billing(inner, units, goals, gates, example)
+    goals, kind = checked_goals(goal, rules), unit_kind(units)
+    kind.check(inner, goals, method, example)
+    gates = kind.gates(inner, example)
+    joint_cost = kind.joint_cost(inner, goals, gates, example)
     with gates_on(inner, gates):
         decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules, units=units, seed=seed)
         managed = decided.managed
-        costs = _costs(inner, managed, example if units.kind == "weight" else None)
-        # Budgets and ranks say how many units of each tensor stay; only totals have a price.
-        counts_units = budget is not None or isinstance(goal, Rank)
-        parts = _parts(inner, method, decided, schedule, costs, None if counts_units else billing)
+        costs = _costs(inner, managed, example if unit_words(units.kind).costed else None)
+        # Budgets and ranks say how many units of each tensor stay; only totals have a joint cost.
+        totals = budget is None and all(one.shared for one in goals)
+        parts = _parts(inner, method, decided, schedule, costs, joint_cost if totals else None)
     for planned in managed:
         assert planned.transform is not None
         planned.transform.train(planned.target.module.training)
@@ -115,7 +113,7 @@ def _parts(
     decided: Plan,
     schedule: Schedule | None,
     costs: Profile,
-    billing: Billing | None,
+    joint_cost: JointCostOf | None,
 ) -> tuple[Part, ...]:
     if not decided.goals:
         if schedule is not None:
@@ -135,9 +133,9 @@ def _parts(
             raise ValueError(f"{goal} is for no tensor: later rules, or skip, took all of them")
         targets = [target for target, _ in chosen]
         rest = [p.target for p in managed if p.goal_of not in (None, number)]
-        bill = None if billing is None else billing.bill(goal, targets, rest)
+        joint = None if joint_cost is None else joint_cost(goal, targets, rest)
         way = schedule or chosen[0][1].goal_settings.schedule
-        parts.append(make_part(goal, way, chosen, costs, other_params=others, bill=bill))
+        parts.append(make_part(goal, way, chosen, costs, other_params=others, joint=joint))
     return tuple(parts)
 
 

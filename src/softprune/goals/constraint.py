@@ -6,18 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from softprune.budget.costs import Profile
 from softprune.core.parametrization import unwritten
-from softprune.goals.cost import Bill, Price, allowance, equal_density, prices_of
-from softprune.goals.goal import Flops, Goal, Latency, Params, require_reachable
+from softprune.goals.cost import Cost, PerWeight, equal_density
+from softprune.goals.goal import Goal
 from softprune.goals.schedule import Constant, Ramp, Schedule, Staircase, asked
 from softprune.goals.select import Trail
 from softprune.methods.base import GoalSettings, Method
 from softprune.methods.transforms import Solved, Target
+
+if TYPE_CHECKING:
+    from softprune.structure.joint_cost import JointCost
 
 # Every tensor keeps at least this share of what it would have if all were equally dense: enough to stay alive,
 # little enough to leave the distribution to the loss.
@@ -25,20 +29,26 @@ FLOOR_SHARE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Member:
+class ConstrainedTensor:
     """One tensor under a goal.
 
     Args:
         target: the tensor.
         settings: how its method approaches a goal.
-        price: what its kept weights add to the total.
+        cost: what its kept weights add to the total.
         floor: the number of its largest weights that stay whatever happens.
     """
 
     target: Target
     settings: GoalSettings
-    price: Price
+    cost: Cost
     floor: int
+
+    @property
+    def transform(self) -> Solved:
+        transform = self.target.transform
+        assert isinstance(transform, Solved)
+        return transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,51 +58,41 @@ class Part:
     Args:
         goal: as the user gave it.
         schedule: the fraction of the goal that holds at each point of the training.
-        members: the tensors.
+        tensors: those it is for.
         full: total cost with every weight kept.
         final: total cost allowed once the goal holds.
         density: that of all tensors with which the goal would hold if it were the same for all.
-        bill: what units cost together, where that is no price for each.
+        joint: what units cost together, where that is no sum over the tensors.
         trail: where the last solutions lay, which makes the next one faster and changes nothing else.
     """
 
     goal: Goal
     schedule: Schedule
-    members: tuple[Member, ...]
+    tensors: tuple[ConstrainedTensor, ...]
     full: float
     final: float
     density: float
-    bill: Bill | None = None
+    joint: JointCost | None = None
     trail: Trail = field(default_factory=Trail)
 
     def allowed(self, progress: float) -> float:
         """The total that may be kept at this point of the training."""
-        share = asked(self.schedule, progress)
-        if isinstance(self.goal, Latency):
-            return self._in_time(share)
-        exact = self.full - (self.full - self.final) * share
-        return exact if isinstance(self.goal, Flops) else round(exact)
 
-    def _in_time(self, share: float) -> float:
-        """The time at the density that a uniform network would have by now.
+        def uniform(share: float) -> float:
+            return _total(self.tensors, 1.0 - (1.0 - self.density) * share)
 
-        Time hardly falls while a dense kernel is the faster one: a total that fell evenly in time would take most of
-        the weights at the first step.
-        """
-        if share == 1.0:
-            return self.final
-        return _total(self.members, 1.0 - (1.0 - self.density) * share)
+        return self.goal.on_the_way(asked(self.schedule, progress), self.full, self.final, uniform)
 
     def on(self, model: nn.Module, targets: Sequence[Target]) -> Part:
         """The same part of a copy of the model, whose targets are `copied`."""
         named = {target.name: target for target in targets}
-        members = tuple(replace(m, target=named[m.target.name]) for m in self.members)
-        bill = None if self.bill is None else self.bill.on(model)
-        return replace(self, members=members, bill=bill, trail=Trail())
+        tensors = tuple(replace(t, target=named[t.target.name]) for t in self.tensors)
+        joint = None if self.joint is None else self.joint.on(model)
+        return replace(self, tensors=tensors, joint=joint, trail=Trail())
 
     def due(self, step: int, total_steps: int) -> bool:
         """Whether it is solved again after this step."""
-        every = max(m.settings.every for m in self.members)
+        every = max(t.settings.every for t in self.tensors)
         if every == 0:
             return asked(self.schedule, step / total_steps) != asked(self.schedule, (step - 1) / total_steps)
         return step % every == 0 or step == total_steps
@@ -110,25 +110,22 @@ class Part:
                 transform.rise.fill_(1.0)
 
     def _solved(self) -> list[Solved]:
-        return [m.target.transform for m in self.members if isinstance(m.target.transform, Solved)]
+        return [t.transform for t in self.tensors if isinstance(t.target.transform, Solved)]
 
     @torch.no_grad()
     def met(self, progress: float) -> bool:
-        """Whether the weights in use now cost what is allowed, to the cost of one weight. A bill must be solved."""
-        if self.bill is not None:
+        """Whether the weights in use now cost what is allowed, to the cost of one. A joint cost must be solved for."""
+        if self.joint is not None:
             return False
-        return self.allowed(progress) - max(m.price.most for m in self.members) < self.spent() <= self.allowed(progress)
-
-    def words(self, total: float) -> str:
-        """A total in the unit of the goal."""
-        return _words(self.goal, total)
+        allowed = self.allowed(progress)
+        return allowed - max(t.cost.most for t in self.tensors) < self.spent() <= allowed
 
     @torch.no_grad()
     def spent(self) -> float:
         """What the weights, or units, in use now cost together, in the unit of the goal."""
-        if self.bill is not None:
-            return self.bill.now().total([(m.target.effective != 0).flatten().cpu().numpy() for m in self.members])
-        return sum(m.price.of(int(torch.count_nonzero(m.target.effective))) for m in self.members)
+        if self.joint is not None:
+            return self.joint.now().total([(t.target.effective != 0).flatten().cpu().numpy() for t in self.tensors])
+        return sum(t.cost.of(int(torch.count_nonzero(t.target.effective))) for t in self.tensors)
 
     def __str__(self) -> str:
         """The same for equal parts in any process, as a checkpoint needs it."""
@@ -171,7 +168,7 @@ def make_part(
     profile: Profile,
     *,
     other_params: int = 0,
-    bill: Bill | None = None,
+    joint: JointCost | None = None,
 ) -> Part:
     """Check a goal against the tensors that it is for.
 
@@ -181,7 +178,7 @@ def make_part(
         chosen: the tensors with their methods.
         profile: their costs; what else the network costs belongs to a Flops goal.
         other_params: parameters that are in no part, for goals with ``scope="all"``.
-        bill: what the units of these tensors cost, for totals of units that are no count of them.
+        joint: what the units of these tensors cost, where the goal is a total of what they leave.
 
     Raises:
         ValueError: if the goal cannot be reached, or the floors do not leave room for it.
@@ -192,55 +189,49 @@ def make_part(
         raise ValueError(
             f"the schedule asks for {asked(schedule, 1.0):.4g} of the goal at the end of the training, not for all"
         )
-    if bill is not None:
-        return _billed(goal, schedule, chosen, bill)
-    sizes = {target.name: target.shape.numel() for target, _ in chosen}
-    if isinstance(goal, Latency):
-        goal.table.require({target.name: tuple(target.shape) for target, _ in chosen})
-    prices = prices_of(goal, sizes, profile)
-    final = allowance(goal, sizes, profile, other_params)
-    members = tuple(Member(target, method.goal_settings, prices[target.name], floor=0) for target, method in chosen)
-    full = sum(m.price.of(sizes[m.target.name]) for m in members)
-    density = final / full
-    if isinstance(goal, Latency):
-        density = equal_density(partial(_total, members), final)
-    members = tuple(replace(m, floor=_floor(m.settings, sizes[m.target.name], density)) for m in members)
-    _refuse_floors(goal, members, final)
+    profile = replace(profile.only(target.name for target, _ in chosen), other_params=other_params)
+    if joint is not None:
+        return _joint_part(goal, schedule, chosen, profile, joint)
+    costs, final = goal.costs(profile), goal.allowance(profile)
+    tensors = tuple(
+        ConstrainedTensor(target, method.goal_settings, costs[target.name], floor=0) for target, method in chosen
+    )
+    full = sum(t.cost.of(t.target.shape.numel()) for t in tensors)
+    linear = all(t.cost.linear for t in tensors)
+    density = final / full if linear else equal_density(partial(_total, tensors), final)
+    tensors = tuple(replace(t, floor=_floor(t.settings, t.target.shape.numel(), density)) for t in tensors)
+    least = sum(t.cost.of(t.floor) for t in tensors)
+    if least > final:
+        raise ValueError(
+            f"{goal} leaves {goal.words(final)} to keep, but the floors of the {len(tensors)} tensors (min_keep) take "
+            f"{goal.words(least)}: lower min_keep, or ask for less"
+        )
     if isinstance(schedule, Staircase):
         schedule = schedule.towards(density)
-    return Part(goal, schedule, members, full, final, density)
+    return Part(goal, schedule, tensors, full, final, density)
 
 
-def _billed(goal: Goal, schedule: Schedule, chosen: Sequence[tuple[Target, Method]], bill: Bill) -> Part:
-    assert isinstance(goal, Params | Flops)
-    final, full = float(goal.macs if isinstance(goal, Flops) else goal.count), bill.full()
-    density = equal_density(bill.at_density, final, halvings=20)
-    floors = [_floor(method.goal_settings, size, density) for (_, method), size in zip(chosen, bill.sizes, strict=True)]
-    require_reachable(goal, bill.least(floors) - 1, high=full)
+def _joint_part(
+    goal: Goal, schedule: Schedule, chosen: Sequence[tuple[Target, Method]], profile: Profile, joint: JointCost
+) -> Part:
+    final, full = float(goal.amount(profile)), joint.full()
+    density = equal_density(joint.at_density, final, halvings=20)
+    floors = [
+        _floor(method.goal_settings, size, density) for (_, method), size in zip(chosen, joint.sizes, strict=True)
+    ]
+    goal.require_reachable(final, joint.least(floors) - 1, full)
     if isinstance(schedule, Staircase):
         schedule = schedule.towards(final / full)
-    pairs = zip(chosen, floors, strict=True)
-    members = tuple(Member(target, method.goal_settings, Price(), floor) for (target, method), floor in pairs)
-    return Part(goal, schedule, members, full, final, density, bill)
-
-
-def _total(members: Sequence[Member], density: float) -> float:
-    """What tensors of one density cost."""
-    return sum(m.price.of(density * m.target.shape.numel()) for m in members)
-
-
-def _refuse_floors(goal: Goal, members: Sequence[Member], final: float) -> None:
-    least = sum(m.price.of(m.floor) for m in members)
-    if least <= final:
-        return
-    raise ValueError(
-        f"{goal} leaves {_words(goal, final)} to keep, but the floors of the {len(members)} tensors (min_keep) take "
-        f"{_words(goal, least)}: lower min_keep, or ask for less"
+    tensors = tuple(
+        ConstrainedTensor(target, method.goal_settings, PerWeight(), floor)
+        for (target, method), floor in zip(chosen, floors, strict=True)
     )
+    return Part(goal, schedule, tensors, full, final, density, joint)
 
 
-def _words(goal: Goal, total: float) -> str:
-    return f"{1e3 * total:,.4f}" if isinstance(goal, Latency) else f"{total:,.0f}"
+def _total(tensors: Sequence[ConstrainedTensor], density: float) -> float:
+    """What tensors of one density cost."""
+    return sum(t.cost.of(density * t.target.shape.numel()) for t in tensors)
 
 
 def _floor(settings: GoalSettings, size: int, density: float) -> int:

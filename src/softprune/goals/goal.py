@@ -1,21 +1,210 @@
-"""Goals: the total a user asks for. Needs no torch."""
+"""Goals: what a training shall end with, exactly. Needs no torch.
+
+Each goal is one class that knows what a weight costs, what is left for the tensors that it is for, which totals can be
+reached, and its words in plans, errors and reports. Nothing outside of this room asks which goal it has before it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
+from softprune.budget.costs import Profile
 from softprune.budget.latency import LatencyTable
+from softprune.budget.units import Units, UnitWords, unit_words
+from softprune.goals.cost import AlongCurve, Cost, PerWeight
 
 # What is counted: the managed weights alone, as in the paper, or every parameter of the model.
 Scope = Literal["managed", "all"]
+# What is counted of a network without its dead units: weights of its layers, all parameters, multiply-adds.
+Measure = Literal["weights", "params", "macs"]
 
 
 @dataclass(frozen=True)
-class Sparsity:
+class Measured:
+    """What a run was found to end with, for reports; None is not known.
+
+    Args:
+        units: all weights, or other units, that are managed.
+        left: those that are left.
+        stored: parameters of the whole network without what is pruned, where units are not weights.
+        macs: multiply-adds that are left.
+    """
+
+    units: int | None = None
+    left: int | None = None
+    stored: int | None = None
+    macs: int | None = None
+
+
+class Goal(ABC):
+    """What a training shall end with, exactly.
+
+    A goal of your own is a frozen dataclass derived from this. It gives `amount`, `costs` unless every weight costs 1,
+    and `fixed` if anything else belongs to the total; `sparsify`, plans, errors and the allocators need no more.
+
+    A profile is always of the tensors that the goal is for; what other tensors cost is among its fixed costs, and
+    `other_params` are the parameters that no goal is for.
+
+    Attributes:
+        key: its key in a configuration; empty for goals that configurations do not have.
+        counts: what its total is a number of, in the plural.
+        whole: whether its totals are rounded to whole numbers on the way.
+        needs_units: the kind of units that it is for alone.
+        shared: whether it is one total for its tensors; False where it says what each of them keeps (`kept_by_each`).
+        sparsity: the fraction of weights that shall be zero, where that is the goal itself.
+        measure: what it counts of a network that its dead units are taken out of; None where it counts the units.
+        mark: the word for it in the label of a run, for goals that change what is learnt.
+    """
+
+    key: ClassVar[str] = ""
+    counts: ClassVar[str] = "weights"
+    whole: ClassVar[bool] = False
+    needs_units: ClassVar[str | None] = None
+    shared: ClassVar[bool] = True
+    mark: ClassVar[str] = ""
+
+    @property
+    def sparsity(self) -> float | None:
+        return None
+
+    @property
+    def measure(self) -> Measure | None:
+        return None
+
+    # what it costs, what it allows
+
+    @abstractmethod
+    def amount(self, profile: Profile) -> float:
+        """The total, in what it counts."""
+
+    def costs(self, profile: Profile) -> dict[str, Cost]:
+        """What kept weights of each tensor add to the total."""
+        return {t.name: PerWeight(t.params, t.params) for t in profile}
+
+    def fixed(self, profile: Profile) -> float:
+        """What belongs to the total besides these tensors."""
+        return 0.0
+
+    def reach(self, profile: Profile) -> tuple[float, float]:
+        """The totals with no weight and with all weights of these tensors."""
+        fixed, costs = self.fixed(profile), self.costs(profile).values()
+        return fixed + sum(cost.at(0.0) for cost in costs), fixed + sum(cost.at(1.0) for cost in costs)
+
+    def allowance(self, profile: Profile) -> float:
+        """What these tensors may cost together.
+
+        Raises:
+            ValueError: if no set of densities reaches the goal.
+        """
+        amount = self.amount(profile)
+        self.require_reachable(amount, *self.reach(profile))
+        return float(amount - self.fixed(profile))
+
+    def on_the_way(self, share: float, full: float, final: float, uniform: Callable[[float], float]) -> float:
+        """The total of these tensors when this share of the goal is asked for.
+
+        Args:
+            share: from 0, when all weights are kept, to 1.
+            full: the total with all weights.
+            final: the total at the goal.
+            uniform: the total of equally dense tensors at a share, when their density falls evenly.
+        """
+        total = full - (full - final) * share
+        return round(total) if self.whole else total
+
+    # what it refuses
+
+    def require_reachable(self, amount: float, low: float, high: float) -> None:
+        """Refuse a total outside ``(low, high]``, those that some set of densities can reach."""
+        if not low < amount <= high:
+            raise ValueError(
+                f"{self} cannot be reached: choose more than {math.floor(low):,} and at most {math.floor(high):,} "
+                f"{self.counts}"
+            )
+
+    def check_units(self, units: Units, *, example: bool) -> None:
+        """Refuse units that cannot have such a goal, and say which can; `example` is whether there is one."""
+        if self.needs_units is None and unit_words(units.kind).importances:
+            raise ValueError(f"{self} is for single weights, not for units of kind {units.kind!r}")
+        if self.needs_units not in (None, units.kind):
+            raise ValueError(
+                f"{self} counts {self.counts}, and the units are of kind {units.kind!r}: "
+                f"pass units=Units.{self.needs_units} too"
+            )
+
+    def check_allocatable(self) -> None:  # noqa: B027
+        """Refuse where an allocator, which sees the tensors of a profile alone, cannot meet the goal."""
+
+    def number(self, available: int) -> int:
+        """How many of the weights are kept, for masks that divide a number; refused where it is none of the goal."""
+        raise ValueError(f"{self} counts {self.counts}: divide it first, as in budget=uniform(profile, goal)")
+
+    def kept_by_each(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """What each tensor keeps, of those that the goal is for; only where `shared` is False."""
+        raise NotImplementedError(f"{self} is one total for all tensors")
+
+    # its words, in errors and reports
+
+    def words(self, total: float) -> str:
+        """A total in the unit of the goal."""
+        return f"{total:,.0f}"
+
+    @classmethod
+    def configured(cls, given: Any, scope: Scope) -> Goal:
+        """The goal from what a configuration has under its key."""
+        return cls(given)  # type: ignore[call-arg]
+
+    @classmethod
+    def number_in(cls, given: object) -> float | None:
+        """The number in what a configuration has under the key; None if there is none, as in a file that is damaged."""
+        if isinstance(given, bool) or not isinstance(given, int | float | str):
+            return None
+        try:
+            number = float(given)
+        except (ValueError, OverflowError):
+            return None
+        return number if math.isfinite(number) else None
+
+    @classmethod
+    def described(cls, given: object, units: UnitWords, scope: object) -> str:
+        """What a configuration asks for, in words; empty if it does not."""
+        number = cls.number_in(given)
+        return "" if number is None else f"{number:,.0f} {cls.counts}"
+
+    @classmethod
+    def compared(cls, number: float, found: Measured, units: UnitWords) -> tuple[int, int | None, str] | None:
+        """What was wanted, what a run ended with, and the noun for one of them; None where it cannot be told."""
+        return None
+
+
+class _Scoped(Goal):
+    """A goal that counts the managed weights, or every parameter of the model."""
+
+    whole = True
+    scope: Scope
+
+    def fixed(self, profile: Profile) -> float:
+        return profile.other_params if self.scope == "all" else 0
+
+    def check_allocatable(self) -> None:
+        self._check_managed("an allocator does not see")
+
+    def _check_managed(self, who: str) -> None:
+        if self.scope != "managed":
+            raise ValueError(f'{self} counts parameters that {who}: leave out scope="all"')
+
+    @classmethod
+    def configured(cls, given: Any, scope: Scope) -> Goal:
+        return cls(given, scope)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class Sparsity(_Scoped):
     """The fraction of weights that shall be zero, strictly between 0 and 1.
 
     ``scope="all"`` takes it of every parameter of the model: biases, normalisation, tensors left alone.
@@ -24,6 +213,8 @@ class Sparsity:
         >>> Sparsity(0.9).kept(1000)
         100
     """
+
+    key = "sparsity"
 
     value: float
     scope: Scope = "managed"
@@ -34,7 +225,7 @@ class Sparsity:
             hint = f"; did you mean {value / 100:g}?" if 1.0 < value < 100.0 else ""
             raise ValueError(f"Sparsity must lie strictly between 0 and 1, got {value:g}{hint}")
         object.__setattr__(self, "value", value)
-        _scope(self.scope)
+        _check_scope(self.scope)
 
     def __repr__(self) -> str:
         return f"Sparsity(value={self.value!r}{_unusual(self.scope)})"
@@ -44,54 +235,156 @@ class Sparsity:
         """The fraction of weights that is kept."""
         return 1.0 - self.value
 
+    @property
+    def sparsity(self) -> float | None:
+        return self.value
+
     def kept(self, count: int) -> int:
         """How many of ``count`` weights are kept, to the nearest whole weight."""
         return count - round(self.value * count)
 
+    def amount(self, profile: Profile) -> float:
+        return self.kept(profile.params + round(self.fixed(profile)))
+
+    def require_reachable(self, amount: float, low: float, high: float) -> None:
+        if low and amount - low < 1:
+            raise ValueError(
+                f"{self} cannot be reached: {low:,.0f} of the {high:,.0f} parameters of the model are not managed; "
+                'leave out scope="all", or ask for less'
+            )
+
+    def check_units(self, units: Units, *, example: bool) -> None:
+        if unit_words(units.kind).importances and self.scope != "managed":
+            raise ValueError(f'{self} is a share of the units, of which there are no others: leave out scope="all"')
+
+    def number(self, available: int) -> int:
+        self._check_managed("these masks do not know")
+        return self.kept(available)
+
+    @classmethod
+    def described(cls, given: object, units: UnitWords, scope: object) -> str:
+        share = cls.number_in(given)
+        of = f" of the {units.plural}" if units.importances else " of all parameters" if scope == "all" else ""
+        return "" if share is None else f"{round(100 * share, 6):g} % sparsity{of}"
+
+    @classmethod
+    def compared(cls, number: float, found: Measured, units: UnitWords) -> tuple[int, int | None, str] | None:
+        if found.units is None or not 0 < number < 1:
+            return None
+        return cls(number).kept(found.units), found.left, units.noun
+
 
 @dataclass(frozen=True)
-class Params:
+class Params(_Scoped):
     """The number of weights that shall be kept. Accepts whole floats: ``Params(2.5e6)``.
 
     ``scope="all"`` counts every parameter of the model.
     """
 
+    key = "params"
+
     count: int
     scope: Scope = "managed"
 
     def __post_init__(self) -> None:
-        _scope(self.scope)
+        _check_scope(self.scope)
         object.__setattr__(self, "count", _whole(self.count, "Params", "weights to keep"))
 
     def __repr__(self) -> str:
         return f"Params(count={self.count!r}{_unusual(self.scope)})"
 
+    @property
+    def measure(self) -> Measure | None:
+        return "params" if self.scope == "all" else "weights"
+
+    def amount(self, profile: Profile) -> float:
+        return self.count
+
+    def check_units(self, units: Units, *, example: bool) -> None:
+        """Any can."""
+
+    def number(self, available: int) -> int:
+        self._check_managed("these masks do not know")
+        return min(self.count, available)
+
+    @classmethod
+    def described(cls, given: object, units: UnitWords, scope: object) -> str:
+        kept = cls.number_in(given)
+        what = "parameters" if scope == "all" or units.importances else "weights"
+        return "" if kept is None else f"{kept:,.0f} {what}"
+
+    @classmethod
+    def compared(cls, number: float, found: Measured, units: UnitWords) -> tuple[int, int | None, str] | None:
+        # Of other units it counts the parameters of the network without what is pruned.
+        return (int(number), found.stored, "parameter") if units.importances else (int(number), found.left, units.noun)
+
 
 @dataclass(frozen=True)
-class Filters:
+class Filters(Goal):
     """The number of filters that shall be left in all gated layers together, for ``units=Units.filter``."""
+
+    key = counts = "filters"
+    whole = True
+    needs_units = "filter"
 
     count: int
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", _whole(self.count, "Filters", "filters to keep"))
 
+    def amount(self, profile: Profile) -> float:
+        return self.count
+
+    def check_allocatable(self) -> None:
+        raise ValueError(f"{self} counts filters, an allocator shares out weights: give it to sparsify as the goal")
+
+    def number(self, available: int) -> int:
+        return min(self.count, available)
+
+    @classmethod
+    def compared(cls, number: float, found: Measured, units: UnitWords) -> tuple[int, int | None, str] | None:
+        return int(number), found.left, units.noun
+
 
 @dataclass(frozen=True)
-class Flops:
+class Flops(Goal):
     """The multiply-adds one forward pass shall cost. Accepts whole floats: ``Flops(400e6)``.
 
     Fixed costs belong to the total: layers without a row, and average pools.
     """
 
+    key = mark = "flops"
+    counts = "multiply-adds"
+
     macs: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "macs", _whole(self.macs, "Flops", "multiply-adds"))
+        object.__setattr__(self, "macs", _whole(self.macs, "Flops", self.counts))
+
+    @property
+    def measure(self) -> Measure | None:
+        return "macs"
+
+    def amount(self, profile: Profile) -> float:
+        return self.macs
+
+    def costs(self, profile: Profile) -> dict[str, Cost]:
+        return {t.name: PerWeight(t.macs, t.params) for t in profile}
+
+    def fixed(self, profile: Profile) -> float:
+        return profile.total_macs() - sum(t.macs for t in profile)
+
+    def check_units(self, units: Units, *, example: bool) -> None:
+        if unit_words(units.kind).importances and not example:
+            raise ValueError(f"{self} needs an example input to count multiply-adds: pass example=")
+
+    @classmethod
+    def compared(cls, number: float, found: Measured, units: UnitWords) -> tuple[int, int | None, str] | None:
+        return int(number), found.macs, "multiply-add"
 
 
 @dataclass(frozen=True)
-class Latency:
+class Latency(Goal):
     """The milliseconds that one call of the engine shall take, as a table of measured times predicts it.
 
     Fixed times belong to the total: layers without a row, tensors that are left dense, the call itself.
@@ -107,6 +400,9 @@ class Latency:
         >>> Latency(7, table).seconds
         0.007
     """
+
+    key = mark = "latency"
+    counts = "milliseconds"
 
     ms: float
     table: LatencyTable
@@ -128,9 +424,63 @@ class Latency:
         """The same in seconds, as tables have it."""
         return self.ms / 1000.0
 
+    def amount(self, profile: Profile) -> float:
+        return self.seconds
+
+    def costs(self, profile: Profile) -> dict[str, Cost]:
+        self.table.require({t.name: t.shape for t in profile})
+        return {t.name: AlongCurve(self.table.curve(t.name), t.params) for t in profile}
+
+    def fixed(self, profile: Profile) -> float:
+        low, _ = self.reach(profile)
+        return low - sum(self.table.seconds(t.name, 0.0) for t in profile)
+
+    def reach(self, profile: Profile) -> tuple[float, float]:
+        return self.table.total({t.name: 0.0 for t in profile}), self.table.total({})
+
+    def on_the_way(self, share: float, full: float, final: float, uniform: Callable[[float], float]) -> float:
+        """The time at the density that a uniform network would have by now.
+
+        Time hardly falls while a dense kernel is the faster one: a total that fell evenly in time would take most of
+        the weights at the first step.
+        """
+        return final if share == 1.0 else uniform(share)
+
+    def require_reachable(self, amount: float, low: float, high: float) -> None:
+        if not low < amount <= high:
+            # Rounded inwards, so that what the message proposes works.
+            least, most = math.ceil(low * 1e7) / 1e4, math.floor(high * 1e7) / 1e4
+            raise ValueError(
+                f"{self} cannot be reached: its table reaches from {least:,.4f} to {most:,.4f} milliseconds with "
+                f"{self.table.threads} threads and a batch of {self.table.batch}"
+            )
+
+    def check_units(self, units: Units, *, example: bool) -> None:
+        if unit_words(units.kind).importances:
+            raise ValueError(
+                f"{self} is for single weights: its table has times of layers with zeros in them, not of layers that "
+                f"lack units of kind {units.kind!r}; use Flops(...)"
+            )
+
+    def words(self, total: float) -> str:
+        return f"{1e3 * total:,.4f}"
+
+    @classmethod
+    def configured(cls, given: Any, scope: Scope) -> Goal:
+        return cls(given["ms"], LatencyTable.from_dict(given["table"]))
+
+    @classmethod
+    def number_in(cls, given: object) -> float | None:
+        return super().number_in(given.get("ms")) if isinstance(given, Mapping) else None
+
+    @classmethod
+    def described(cls, given: object, units: UnitWords, scope: object) -> str:
+        ms = cls.number_in(given)
+        return "" if ms is None else f"{ms:g} ms"
+
 
 @dataclass(frozen=True, init=False, repr=False)
-class Rank:
+class Rank(Goal):
     """The number of directions that low-rank layers shall keep, exactly: of each layer, by its name, or of all alike.
 
     No total: ranks are not traded against each other, so nothing but which directions stay is learnt. A name is the
@@ -141,6 +491,11 @@ class Rank:
         >>> Rank(w=9, u=8).of("rnn.cell.u", 80), Rank(4).of("head", 10)
         (8, 4)
     """
+
+    key = "rank"
+    counts = "directions of low-rank layers"
+    needs_units = "rank"
+    shared = False
 
     each: int | None
     layers: tuple[tuple[str, int], ...]
@@ -179,17 +534,35 @@ class Rank:
                     f"{', '.join(paths) or 'none'}"
                 )
 
+    def amount(self, profile: Profile) -> float:
+        return sum(self.kept_by_each({t.name: t.params for t in profile}).values())
 
-def _is_end(name: str, path: str) -> bool:
-    return path == name or path.endswith(f".{name}")
+    def kept_by_each(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        paths = {name: name.rpartition(".")[0] for name in sizes}
+        self.require_known(list(paths.values()))
+        kept = {name: self.of(path, sizes[name]) for name, path in paths.items()}
+        return {name: count for name, count in kept.items() if count is not None}
+
+    def check_allocatable(self) -> None:
+        raise ValueError(f"{self} says what each layer keeps: there is nothing to share out")
+
+    @classmethod
+    def configured(cls, given: Any, scope: Scope) -> Goal:
+        return cls(**given) if isinstance(given, Mapping) else cls(given)
+
+    @classmethod
+    def described(cls, given: object, units: UnitWords, scope: object) -> str:
+        each = [f"{name} {count}" for name, count in given.items()] if isinstance(given, Mapping) else [f"{given}"]
+        return "" if given is None else f"rank {', '.join(each)}"
 
 
-Goal = Sparsity | Params | Filters | Flops | Latency
+# By their keys in a configuration, which has one of them at most.
+GOALS: dict[str, type[Goal]] = {kind.key: kind for kind in (Sparsity, Params, Filters, Flops, Latency, Rank)}
 
 
-def checked_goal(value: object) -> Goal:
-    """The value itself, if it is a goal; a bare number most likely meant one."""
-    if isinstance(value, Goal):
+def checked_goal(value: object, *, total: bool = True) -> Goal:
+    """The value itself, if it is a goal, and a total where that is asked for; a bare number most likely meant one."""
+    if isinstance(value, Goal) and (value.shared or not total):
         return value
     hint = ""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -199,33 +572,8 @@ def checked_goal(value: object) -> Goal:
     )
 
 
-def require_reachable(goal: Params | Filters | Flops, low: float, *, high: float) -> None:
-    """Refuse a goal outside ``(low, high]``, the totals that some set of densities can reach."""
-    wanted = goal.macs if isinstance(goal, Flops) else goal.count
-    unit = {Params: "weights", Filters: "filters", Flops: "multiply-adds"}[type(goal)]
-    if not low < wanted <= high:
-        raise ValueError(
-            f"{goal} cannot be reached: choose more than {math.floor(low):,} and at most {math.floor(high):,} {unit}"
-        )
-
-
-def require_in_time(goal: Latency, low: float, *, high: float) -> None:
-    """Refuse milliseconds outside ``(low, high]``, the seconds that some set of densities can reach."""
-    if not low < goal.seconds <= high:
-        # Rounded inwards, so that what the message proposes works.
-        least, most = math.ceil(low * 1e7) / 1e4, math.floor(high * 1e7) / 1e4
-        raise ValueError(
-            f"{goal} cannot be reached: its table reaches from {least:,.4f} to {most:,.4f} milliseconds with "
-            f"{goal.table.threads} threads and a batch of {goal.table.batch}"
-        )
-
-
-def require_managed(goal: Goal) -> None:
-    """Refuse ``scope="all"`` where only the tensors of a profile are known."""
-    if isinstance(goal, Sparsity | Params) and goal.scope != "managed":
-        raise ValueError(f'{goal} counts parameters that an allocator does not see: leave out scope="all"')
-    if isinstance(goal, Filters):
-        raise ValueError(f"{goal} counts filters, an allocator shares out weights: give it to sparsify as the goal")
+def _is_end(name: str, path: str) -> bool:
+    return path == name or path.endswith(f".{name}")
 
 
 def _unusual(scope: Scope) -> str:
@@ -233,7 +581,7 @@ def _unusual(scope: Scope) -> str:
     return "" if scope == "managed" else f", scope={scope!r}"
 
 
-def _scope(value: object) -> None:
+def _check_scope(value: object) -> None:
     if value not in get_args(Scope):
         raise ValueError(f"scope is {' or '.join(map(repr, get_args(Scope)))}, got {value!r}")
 

@@ -12,43 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from softprune.goals.constraint import Member, Part
+from softprune.goals.constraint import ConstrainedTensor, Part
 from softprune.goals.scan import Array, flat_like, for_each, numbers, rows_of, signed_sums
-from softprune.goals.solve import transform_of
-from softprune.methods.base import GoalSettings
 from softprune.methods.transforms import Solved
 
 # Running averages of D and of its square, in steps: about ten and a hundred.
 KEEP_PULL, KEEP_FORCE = 0.9, 0.99
 # No step moves a threshold by more than this factor (in log alpha), whatever the gradient says.
 LARGEST_STEP = 0.1
-
-
-@dataclass
-class _Learner:
-    """A tensor whose threshold is in use, may move, and heard of the loss."""
-
-    member: Member
-    settings: GoalSettings
-    transform: Solved
-    raw: Tensor
-    grad: Tensor
-
-    def along(self) -> Array:
-        """P, flat, from the gradient of the raw weights: for those that live it is dL/dS in every backward mode."""
-        alpha = numbers(self.transform.alpha.flatten().cpu())
-        rows = rows_of(self.raw, self.transform.alpha.shape)
-        grad = flat_like(self.grad, self.raw)
-        if rows.group is None:
-            return signed_sums(rows, grad, alpha)
-        group = rows.group.numpy()
-        return np.bincount(group, signed_sums(rows, grad, alpha[group]), minlength=len(alpha))
 
 
 @torch.no_grad()
@@ -63,23 +39,35 @@ def observe(part: Part, *, loss_scale: float = 1.0) -> None:
     learning = _learning(part)
     if not learning:
         return
-    transforms = [learner.transform for learner in learning]
-    along = for_each(_Learner.along, learning, sum(learner.raw.numel() for learner in learning))
+    transforms = [one.transform for one in learning]
+    along = for_each(_along, learning, sum(one.target.raw.numel() for one in learning))
     alpha = torch.cat([transform.alpha.flatten() for transform in transforms])
     forces = torch.from_numpy(np.concatenate(along)).to(alpha).mul_(alpha).div_(-loss_scale)
     if not bool(torch.isfinite(forces).all()):
         return
-    if all(learner.settings.gradient == "projected" for learner in learning):
-        crossing = torch.cat([_spread(learner) for learner in learning])
+    if all(one.settings.gradient == "projected" for one in learning):
+        crossing = torch.cat([_crossing_cost(one) for one in learning])
         total, summed = float(crossing.sum(dtype=torch.float64)), float(forces.sum(dtype=torch.float64))
         if total > 0.0:
             forces -= crossing.mul_(summed / total)
     _take_in_(transforms, forces)
 
 
-def _spread(learner: _Learner) -> Tensor:
+def _along(one: ConstrainedTensor) -> Array:
+    """P, flat, from the gradient of the raw weights: for those that live it is dL/dS in every backward mode."""
+    raw, alpha = one.target.raw.detach(), numbers(one.transform.alpha.flatten().cpu())
+    rows = rows_of(raw, one.transform.alpha.shape)
+    assert one.target.raw.grad is not None
+    grad = flat_like(one.target.raw.grad, raw)
+    if rows.group is None:
+        return signed_sums(rows, grad, alpha)
+    group = rows.group.numpy()
+    return np.bincount(group, signed_sums(rows, grad, alpha[group]), minlength=len(alpha))
+
+
+def _crossing_cost(one: ConstrainedTensor) -> Tensor:
     """f, flat."""
-    crossing, cost = learner.transform.crossing.flatten(), learner.member.price.each
+    crossing, cost = one.transform.crossing.flatten(), one.cost.each
     return crossing if cost == 1.0 else crossing * cost
 
 
@@ -104,26 +92,23 @@ def learn(part: Part, progress: float, total_steps: int) -> None:
     learning = _learning(part)
     if not learning:
         return
-    force = torch.cat([learner.transform.force.flatten() for learner in learning])
+    force = torch.cat([one.transform.force.flatten() for one in learning])
     size = math.sqrt(float(force.sum(dtype=torch.float64)) / len(force))
     if size == 0.0:
         return
-    for learner in learning:
+    for one in learning:
         # Cosine, with mean 1: `pace` is how far s can travel, in units of log alpha.
-        rate = learner.settings.pace / total_steps * (1 + math.cos(math.pi * min(progress, 1.0)))
-        step = (learner.transform.pull * (rate / size)).clamp_(-LARGEST_STEP, LARGEST_STEP)
-        learner.transform.s.sub_(step)
+        rate = one.settings.pace / total_steps * (1 + math.cos(math.pi * min(progress, 1.0)))
+        step = (one.transform.pull * (rate / size)).clamp_(-LARGEST_STEP, LARGEST_STEP)
+        one.transform.s.sub_(step)
 
 
-def _learning(part: Part) -> list[_Learner]:
-    movable = [
-        _Learner(m, m.settings, transform_of(m), raw.detach(), raw.grad)
-        for m in part.members
-        if m.settings.pace > 0.0 and (raw := m.target.raw).grad is not None
-    ]
+def _learning(part: Part) -> list[ConstrainedTensor]:
+    """The tensors whose thresholds are in use, may move, and that have a gradient."""
+    movable = [one for one in part.tensors if one.settings.pace > 0.0 and one.target.raw.grad is not None]
     if not movable:
         return []
-    alphas = [learner.transform.alpha for learner in movable]
+    alphas = [one.transform.alpha for one in movable]
     # One question to the device for all of them.
     used = torch.stack([alpha[0] if alpha.shape == (1,) else alpha.amax() for alpha in alphas]).tolist()
-    return [learner for learner, in_use in zip(movable, used, strict=True) if in_use]
+    return [one for one, in_use in zip(movable, used, strict=True) if in_use]

@@ -5,17 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import partial
-from operator import mul
 
 import torch
 from torch import Tensor, nn
 
 from softprune.budget.budget import Budget
-from softprune.budget.costs import Profile
-from softprune.budget.latency import Curve
+from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.profiler import PrunableTensor, first_names, named_tensors, prunable_tensors
-from softprune.goals.goal import Flops, Goal, Latency, Sparsity, require_in_time, require_managed, require_reachable
+from softprune.goals.goal import Goal
 
 # What this many kept weights of a tensor add to the total.
 Cost = Callable[[int], Fraction]
@@ -42,45 +39,23 @@ def global_magnitude(model: nn.Module, goal: Goal, *, profile: Profile | None = 
         0.5
     """
     entries = _entries(model, profile)
-    sizes = [entry.parameter.numel() for entry in entries]
-    require_managed(goal)
-    limit, costs = _costs(goal, entries, sizes, profile)
-    counts = _kept([_sorted_bits(entry) for entry in entries], costs, limit=limit)
-    densities = {entry.name: count / size for entry, count, size in zip(entries, counts, sizes, strict=True)}
+    goal.check_allocatable()
+    known = profile is not None or goal.measure != "macs"
+    if not known:
+        raise ValueError(
+            f"a {type(goal).__name__} goal needs the costs: global_magnitude(model, goal, "
+            "profile=softprune.profile(...))"
+        )
+    shapes = Profile(tuple(TensorCost(e.name, tuple(e.parameter.shape), macs=0) for e in entries), counted=False)
+    rows = shapes if profile is None else profile.only(entry.name for entry in entries)
+    costs = goal.costs(rows)
+    counts = _kept(
+        [_sorted_bits(entry) for entry in entries],
+        [costs[entry.name].exact for entry in entries],
+        limit=Fraction(goal.allowance(rows)),
+    )
+    densities = {e.name: count / e.parameter.numel() for e, count in zip(entries, counts, strict=True)}
     return Budget(densities, profile, f"global magnitude, {goal}")
-
-
-def _costs(
-    goal: Goal, entries: Sequence[PrunableTensor], sizes: Sequence[int], profile: Profile | None
-) -> tuple[Fraction, list[Cost]]:
-    """The total that the tensors may cost together, and what each costs."""
-    if isinstance(goal, Flops):
-        if profile is None:
-            raise ValueError(
-                "a Flops goal needs the costs: global_magnitude(model, goal, profile=softprune.profile(...))"
-            )
-        fixed = profile.other_macs + profile.pool_macs
-        require_reachable(goal, fixed, high=profile.total_macs())
-        macs = [profile[entry.name].macs for entry in entries]
-        each = [Fraction(total, size) for total, size in zip(macs, sizes, strict=True)]
-        return Fraction(goal.macs - fixed), [partial(mul, cost) for cost in each]
-    if isinstance(goal, Latency):
-        table = goal.table
-        table.require({entry.name: tuple(entry.parameter.shape) for entry in entries})
-        none = table.total({entry.name: 0.0 for entry in entries})
-        require_in_time(goal, none, high=table.total({}))
-        curves = [table.curve(entry.name) for entry in entries]
-        fixed_time = Fraction(none) - sum(Fraction(curve(0.0)) for curve in curves)
-        times: list[Cost] = [partial(_time, curve, size) for curve, size in zip(curves, sizes, strict=True)]
-        return Fraction(goal.seconds) - fixed_time, times
-    if isinstance(goal, Sparsity):
-        return Fraction(goal.kept(sum(sizes))), [Fraction] * len(entries)
-    require_reachable(goal, 0, high=sum(sizes))
-    return Fraction(goal.count), [Fraction] * len(entries)
-
-
-def _time(curve: Curve, size: int, count: int) -> Fraction:
-    return Fraction(curve(count / size))
 
 
 def _entries(model: nn.Module, profile: Profile | None) -> list[PrunableTensor]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softprune.goals.cost import Price, in_order
+from softprune.goals.cost import Cost, PerWeight
 from softprune.goals.scan import Array, Found, Rows, find, flat, for_each, lower_, numbers, rows_of
 
 # Keys looked at to guess where the border lies, and how many weights a moving threshold would meet (of all tensors,
@@ -94,20 +94,20 @@ def sample(w: Rows, scale: Array, stride: int) -> Sample:
     return Sample(size, scale[row], step, row)
 
 
-def sampled(samples: Sequence[Sample], lengths: Sequence[int], prices: Sequence[Price], allowed: float) -> Bracket:
+def sampled(samples: Sequence[Sample], lengths: Sequence[int], costs: Sequence[Cost], allowed: float) -> Bracket:
     """Three deviations of the sample around its own border.
 
     Args:
         samples: of each tensor.
         lengths: the number of weights of each.
-        prices: what the kept weights of each add to the total.
+        costs: what the kept weights of each add to the total.
         allowed: the total that may be kept.
     """
     # Of a small model the sample is nearly all: what is sorted here and what is sorted later should be about as much.
     thin = max(1, round(sum(len(s.size) for s in samples) / (2 * sum(lengths) ** (2 / 3))))
     parts = [s.size[::thin] / (s.scale if s.row is None else s.scale[::thin]) for s in samples]
     stands_for = np.concatenate(
-        [in_order(keys, price.sampled(n, len(keys))) for keys, n, price in zip(parts, lengths, prices, strict=True)]
+        [in_order(keys, cost.sampled(n, len(keys))) for keys, n, cost in zip(parts, lengths, costs, strict=True)]
     )
     key = np.nan_to_num(np.concatenate(parts), nan=0.0, posinf=math.inf)
     order = np.argsort(-key)
@@ -124,6 +124,15 @@ def sampled(samples: Sequence[Sample], lengths: Sequence[int], prices: Sequence[
         float(key[least]) if least < len(key) else 0.0,
         float(key[most - 1]) if most > 0 else math.inf,
     )
+
+
+def in_order(keys: Array, steps: Array) -> Array:
+    """The steps of a cost for weights in the order of memory: the largest key takes the first, equal ones in order."""
+    if len(steps) < 2 or steps.min() == steps.max():
+        return steps
+    placed = np.empty_like(steps)
+    placed[np.argsort(-keys, kind="stable")] = steps
+    return placed
 
 
 def density_at_border(w: Rows, s: Sample, border: float) -> Array:
@@ -151,12 +160,12 @@ class Candidate:
     Args:
         w: the raw weights.
         scale: t, positive, of a shape that broadcasts to that of w.
-        price: what its kept weights add to the total.
+        cost: what its kept weights add to the total.
     """
 
     w: Tensor
     scale: Tensor
-    price: Price = Price()  # noqa: RUF009
+    cost: Cost = PerWeight()  # noqa: RUF009
     _looks: dict[Bracket, Look] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -287,14 +296,14 @@ def select(
 
 def choose(candidates: Sequence[Candidate], allowed: float, *, guess: Bracket | None = None) -> Choice | None:
     """The selection without its thresholds: no weight is touched. None if all weights fit."""
-    if allowed >= sum(c.price.of(c.w.numel()) for c in candidates):
+    if allowed >= sum(c.cost.of(c.w.numel()) for c in candidates):
         return None
     total = sum(c.w.numel() for c in candidates)
     bracket = guess or _sampled(candidates, allowed)
     guessed = guess is not None
     while True:
         looks = for_each(partial(Candidate.look, bracket=bracket), candidates, total)
-        room = allowed - sum(c.price.of(look.found.above) for look, c in zip(looks, candidates, strict=True))
+        room = allowed - sum(c.cost.of(look.found.above) for look, c in zip(looks, candidates, strict=True))
         border, chosen = _split(candidates, looks, room)
         low, high = bracket
         # Keys and thresholds are rounded: a border strictly inside is what makes the bracket play no part in the
@@ -340,14 +349,14 @@ def _stride(candidates: Sequence[Candidate]) -> int:
 def _sampled(candidates: Sequence[Candidate], allowed: float) -> Bracket:
     stride = _stride(candidates)
     samples: list[Sample] = [sample(c.rows, c.scales, stride) for c in candidates]
-    return sampled(samples, [c.w.numel() for c in candidates], [c.price for c in candidates], allowed)
+    return sampled(samples, [c.w.numel() for c in candidates], [c.cost for c in candidates], allowed)
 
 
 def _split(candidates: Sequence[Candidate], looks: Sequence[Look], room: float) -> tuple[float, Array]:
     """The largest key that does not fit any more (0 if all do), and which of the weights do."""
     key = np.concatenate([look.key for look in looks])
     # A weight costs what it adds to those of its tensor with larger keys, so a sum over the largest is their price.
-    steps = [c.price.steps(look.found.above, len(look.key)) for c, look in zip(candidates, looks, strict=True)]
+    steps = [c.cost.steps(look.found.above, len(look.key)) for c, look in zip(candidates, looks, strict=True)]
     cost = np.concatenate([in_order(look.key, step) for look, step in zip(looks, steps, strict=True)])
     border = _first_out(key, cost, room)
     chosen = key > border

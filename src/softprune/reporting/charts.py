@@ -9,8 +9,8 @@ from typing import Literal
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import TensorCost
-from softprune.budget.show import WEIGHT
-from softprune.reporting.labels import part, shared_noun
+from softprune.budget.units import shared_noun
+from softprune.reporting.labels import part
 from softprune.reporting.reading import known, number
 from softprune.reporting.run import Run
 
@@ -172,7 +172,7 @@ def evenly(number: int, *, room: int) -> list[int]:
 def final_thresholds(runs: Sequence[Run]) -> Chart:
     """The last threshold of every layer; the paper's figure 3."""
     counted = shared_noun(run.units for run in runs)
-    pruned = "Weights" if all(run.units == WEIGHT for run in runs) else f"Importances of the {counted}"
+    pruned = "Weights" if not any(run.words.importances for run in runs) else f"Importances of the {counted}"
     return _by_layer(
         runs,
         [(name, {t: rows[-1].alpha for t, rows in run.layers.items()}) for run, name in named(runs, "threshold")],
@@ -230,7 +230,7 @@ def last_densities(run: Run) -> Mapping[str, float]:
 
 def last_macs(run: Run) -> Mapping[str, float]:
     """Multiply-adds left in every tensor at the end of the last logged epoch; none where they are not known."""
-    if run.units != WEIGHT:
+    if not run.words.costed:
         return {}
     costs = tensor_costs([run])
     kept = {name: density * costs[name].macs for name, density in (run.budget or {}).items() if name in costs}

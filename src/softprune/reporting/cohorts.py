@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
 
-from softprune.budget.show import WEIGHT
-from softprune.reporting.labels import knobs, model_and_data, part, setting, traits, varying
+from softprune.reporting.labels import configured_goal, knobs, model_and_data, part, setting, traits, varying
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 
@@ -232,9 +231,9 @@ def _group(label: str, runs: Sequence[Run], notes: list[str]) -> SeedGroup:
 def _goal_words(runs: Sequence[Run]) -> str:
     if len({run.goal for run in runs}) == 1:
         return runs[0].goal
-    name = next(name for name in ("flops", "params") if known(part(runs[0].config, "goal").get(name)) is not None)
-    unit = "multiply-adds" if name == "flops" else "weights" if runs[0].units == WEIGHT else "parameters"
-    return f"about {estimate(known(part(run.config, 'goal').get(name)) for run in runs).mean:,.0f} {unit}"
+    kind = next(found[0] for run in runs if (found := configured_goal(run.config)) is not None)
+    mean = estimate(kind.number_in(part(run.config, "goal").get(kind.key)) for run in runs).mean
+    return f"about {kind.described(mean, runs[0].words, None)}"
 
 
 def _seed_words(groups: Sequence[SeedGroup]) -> list[str]:

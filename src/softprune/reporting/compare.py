@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from softprune.budget.units import shared_noun
 from softprune.records import RESULT, write_text
 from softprune.reporting.charts import Chart
 from softprune.reporting.cohorts import (
@@ -24,7 +25,6 @@ from softprune.reporting.cohorts import (
 )
 from softprune.reporting.figures import save_figures
 from softprune.reporting.frontier import COMPARISONS, front_groups, layer_budgets, shared_level
-from softprune.reporting.labels import shared_noun
 from softprune.reporting.page import refuse_place, render
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run, find_runs, read_outcome

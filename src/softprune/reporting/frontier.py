@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from softprune.budget.units import shared_noun
 from softprune.reporting.charts import Axis, Chart, Mark, Series
 from softprune.reporting.cohorts import DENSE, Cohort, Estimate, SeedGroup, at_level, cohorts, estimate, levels
-from softprune.reporting.labels import shared_noun
 from softprune.reporting.run import Run
 
 NAN = float("nan")

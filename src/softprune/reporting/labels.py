@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from softprune.budget.show import WEIGHT, checked_units, noun
-from softprune.reporting.reading import known, mapping
+from softprune.budget.units import USUAL, checked_units, unit_words
+from softprune.goals.goal import GOALS, Goal
+from softprune.reporting.reading import mapping
 
 # Methods that may also run without a goal: with one they do something else, which the name has to say.
 _GOAL_OPTIONAL = ("str", "autosparse", "vd")
@@ -39,18 +40,7 @@ def configured_units(config: Mapping[str, Any]) -> str:
     try:
         return checked_units(given, origin="config")
     except ValueError:
-        return WEIGHT
-
-
-def shared_noun(units: Iterable[str]) -> str:
-    """What several runs count, in the plural: "units" if it is not the same.
-
-    Example:
-        >>> shared_noun(["filter", "filter"]), shared_noun(["filter", "weight"]), shared_noun([])
-        ('filters', 'units', 'weights')
-    """
-    words = {noun(one) for one in units} or {noun(WEIGHT)}
-    return words.pop() if len(words) == 1 else "units"
+        return USUAL
 
 
 def part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -94,11 +84,11 @@ def label(config: Mapping[str, Any]) -> str:
     elif config.get("goal") is not None and name in _GOAL_OPTIONAL:
         words += " goal"
     units = configured_units(config)
+    counted = unit_words(units)
     more = [
-        "" if units == WEIGHT else units if " " in units else noun(units),
+        "" if not counted.importances else units if counted.sized else counted.plural,
         str(method["granularity"]) if method.get("granularity") not in (None, "tensor") else "",
-        "flops" if goal.get("flops") is not None else "",
-        "latency" if goal.get("latency") is not None else "",
+        *(kind.mark for key, kind in GOALS.items() if goal.get(key) is not None),
         "all parameters" if goal.get("scope") == "all" else "",
         "fine-tuned" if part(config, "model").get("weights") else "",
     ]
@@ -116,23 +106,17 @@ def goal_text(config: Mapping[str, Any]) -> str:
         >>> goal_text({"units": "filter", "goal": {"sparsity": 0.5}}), goal_text({"goal": {"rank": {"w": 9, "u": 8}}})
         ('50 % sparsity of the filters', 'rank w 9, u 8')
     """
+    goal, words = part(config, "goal"), unit_words(configured_units(config))
+    given = goal or {"sparsity": config.get("goal")}
+    texts = (kind.described(given.get(key), words, given.get("scope")) for key, kind in GOALS.items())
+    return next(filter(None, texts), f"budget {goal['budget']}" if goal.get("budget") else "")
+
+
+def configured_goal(config: Mapping[str, Any]) -> tuple[type[Goal], float] | None:
+    """The goal of a run and its number; None where it has none, or none of one number."""
     goal = part(config, "goal")
-    share = known(config.get("goal") if not goal else goal.get("sparsity"))
-    units = configured_units(config)
-    scope = " of all parameters" if goal.get("scope") == "all" else ""
-    if share is not None:
-        of = f" of the {noun(units)}" if units != WEIGHT else scope
-        return f"{round(100 * share, 6):g} % sparsity{of}"
-    if (kept := known(goal.get("params"))) is not None:
-        return f"{kept:,.0f} {'parameters' if scope or units != WEIGHT else 'weights'}"
-    if (macs := known(goal.get("flops"))) is not None:
-        return f"{macs:,.0f} multiply-adds"
-    if (ms := known(part(goal, "latency").get("ms"))) is not None:
-        return f"{ms:g} ms"
-    if (rank := goal.get("rank")) is not None:
-        each = [f"{name} {count}" for name, count in rank.items()] if isinstance(rank, Mapping) else [f"{rank}"]
-        return f"rank {', '.join(each)}"
-    return f"budget {goal['budget']}" if goal.get("budget") else ""
+    found = ((kind, kind.number_in(goal.get(key))) for key, kind in GOALS.items())
+    return next(((kind, number) for kind, number in found if number is not None), None)
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from softprune.budget.units import UnitWords, unit_words
 from softprune.records import CONFIG, LAYERS, METRICS, RESULT, require_regular
 from softprune.reporting.labels import configured_units, goal_text, label, model_name, part
 from softprune.reporting.reading import known, read_object
@@ -121,6 +122,11 @@ class WatchedRun:
     def units(self) -> str:
         """What is kept or pruned as a whole."""
         return configured_units(self.config)
+
+    @property
+    def words(self) -> UnitWords:
+        """The words for these units, and what can be told of one."""
+        return unit_words(self.units)
 
     @property
     def goal(self) -> str:

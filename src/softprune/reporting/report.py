@@ -13,12 +13,11 @@ import yaml
 from softprune.budget.allocate import erk, uniform
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
-from softprune.budget.show import WEIGHT
+from softprune.budget.units import shared_noun
 from softprune.goals.goal import Sparsity
 from softprune.records import BUDGET, CONFIG, write_text
 from softprune.reporting.charts import CHARTS, Chart, layer_macs, layer_sparsity, named, tells_something
 from softprune.reporting.figures import save_figures
-from softprune.reporting.labels import shared_noun
 from softprune.reporting.page import refuse_place, render
 from softprune.reporting.run import Run, find_runs, read_run
 from softprune.reporting.summary import cards, headline
@@ -88,7 +87,7 @@ def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: 
         latency=times_table(runs),
         table=table if table.rows else None,
         counted=shared_noun(run.units for run in runs),
-        single=all(run.units == WEIGHT for run in runs),
+        single=not any(run.words.importances for run in runs),
         follow=follow if not all(run.finished for run in runs) else 0,
     )
 

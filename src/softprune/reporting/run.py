@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from softprune.budget.budget import Budget
-from softprune.budget.show import WEIGHT
+from softprune.budget.units import UnitWords, unit_words
 from softprune.records import (
     BENCH_FORMAT,
     BENCH_VERSION,
@@ -123,6 +123,11 @@ class Run:
         return self.budget.units if self.budget is not None else configured_units(self.config)
 
     @property
+    def words(self) -> UnitWords:
+        """The words for these units, and what can be told of one."""
+        return unit_words(self.units)
+
+    @property
     def finished(self) -> bool:
         return bool(self.result)
 
@@ -151,7 +156,7 @@ class Run:
     @property
     def macs(self) -> int | None:
         """Multiply-adds left; None where larger units are pruned, whose cost is not known."""
-        if self.units != WEIGHT:
+        if not self.words.costed:
             return None
         return _whole(self._last("macs"))
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from softprune.budget.show import WEIGHT, noun
-from softprune.goals.goal import Sparsity
+from softprune.goals.goal import Measured
 from softprune.records import CHECKPOINTS
-from softprune.reporting.labels import part
+from softprune.reporting.labels import configured_goal, part
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 from softprune.reporting.svg.axes import short
@@ -23,7 +22,7 @@ LONG = 10**7
 def dense_bytes(run: Run) -> int | None:
     """Bytes of all parameters in float32; None if the network is not known, as where its profile counts units."""
     profile = run.budget.profile if run.budget else None
-    return None if profile is None or run.units != WEIGHT else FLOAT * (profile.params + profile.other_params)
+    return None if profile is None or not run.words.costed else FLOAT * (profile.params + profile.other_params)
 
 
 def packed_bytes(run: Run) -> int | None:
@@ -32,7 +31,7 @@ def packed_bytes(run: Run) -> int | None:
     Of these the smaller one counts, and a tensor that is smaller dense stays dense.
     """
     budget = run.budget
-    if budget is None or budget.profile is None or run.units != WEIGHT:
+    if budget is None or budget.profile is None or not run.words.costed:
         return None
     total = FLOAT * budget.profile.other_params
     for cost in budget.profile:
@@ -84,7 +83,7 @@ def headline(run: Run) -> str:
     if run.sparsity is not None:
         total = total_units(run)
         of = f" of {total:,}" if total else ""
-        what = noun(run.units)
+        what = run.words.plural
         words.append(f"{percent(run.sparsity)} of its {what} are zero, and {run.params or 0:,}{of} are left.")
     if run.stored is not None:
         words.append(f"Without them it has {run.stored:,} parameters.")
@@ -140,7 +139,7 @@ def cards(run: Run) -> list[Card]:
 
 
 def _cards(run: Run) -> Iterator[Card]:
-    profile, what = run.budget.profile if run.budget else None, noun(run.units)
+    profile, what = run.budget.profile if run.budget else None, run.words.plural
     if run.accuracy is not None:
         best = known(part(run.result, "best").get("accuracy"))
         more = "after the last evaluated epoch" if best is None else f"after the last epoch; best epoch {percent(best)}"
@@ -176,24 +175,14 @@ def _cards(run: Run) -> Iterator[Card]:
 
 def verdict(run: Run) -> str:
     """How near the goal the run came, in what it counts; empty where that cannot be told."""
-    goal = part(run.config, "goal")
-    total, share = total_units(run), known(goal.get("sparsity"))
-    wanted = known(goal.get("params"))
-    if goal.get("scope") == "all":
+    found = configured_goal(run.config)
+    if found is None or part(run.config, "goal").get("scope") == "all":
         return ""
-    if run.units != WEIGHT and wanted is not None:
-        # A goal of parameters means those of the network without what is pruned, not a number of units.
-        if run.stored is None:
-            return ""
-        return _apart(run.stored - int(wanted), "parameter", int(wanted), finished=run.finished)
-    if share is not None and 0 < share < 1 and total is not None:
-        wanted = Sparsity(share).kept(total)
-    if wanted is not None and run.params is not None:
-        return _apart(run.params - int(wanted), noun(run.units, 1), int(wanted), finished=run.finished)
-    macs = known(goal.get("flops"))
-    if macs is not None and run.macs is not None:
-        return _apart(run.macs - int(macs), "multiply-add", int(macs), finished=run.finished)
-    return ""
+    kind, number = found
+    measured = Measured(total_units(run), run.params, run.stored, run.macs)
+    compared = kind.compared(number, measured, run.words)
+    wanted, reached, unit = compared or (0, None, "")
+    return "" if reached is None else _apart(reached - wanted, unit, wanted, finished=run.finished)
 
 
 def _apart(difference: int, unit: str, wanted: int, *, finished: bool) -> str:

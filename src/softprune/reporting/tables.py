@@ -9,9 +9,8 @@ from html import escape
 from typing import Literal
 
 from softprune.budget.budget import Budget
-from softprune.budget.show import WEIGHT
+from softprune.budget.units import shared_noun
 from softprune.reporting.charts import last_densities, named, tensor_costs
-from softprune.reporting.labels import shared_noun
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 
@@ -119,7 +118,7 @@ def _cell(value: Value, column: Column, *, first: bool) -> str:
 
 def layer_table(runs: Sequence[Run], against: Sequence[Budget] = ()) -> Table:
     """Every layer with all its numbers at the end; of several runs one after the other."""
-    what, single = shared_noun(run.units for run in runs), all(run.units == WEIGHT for run in runs)
+    what, single = shared_noun(run.units for run in runs), not any(run.words.importances for run in runs)
     sized = what if single else f"importances of {what}"
     columns = (
         Column("run"),
@@ -162,7 +161,7 @@ def _rows(run: Run, against: Sequence[Budget]) -> Iterator[tuple[Value, ...]]:
     costs = tensor_costs([run])
     densities = last_densities(run)
     last = {name: rows[-1] for name, rows in run.layers.items()}
-    counted = run.units == WEIGHT
+    counted = run.words.costed
     macs = {n: last[n].macs if n in last else d * costs[n].macs if n in costs else None for n, d in densities.items()}
     total = sum(value for value in map(known, macs.values()) if value is not None)
     for name, density in densities.items():

@@ -6,22 +6,17 @@ Taking the gates off multiplies them in.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
-from torch.utils._pytree import tree_leaves
 
-from softprune.budget.profiler import sandbox
 from softprune.core.parametrization import raw_parameter, register, unregister
 from softprune.methods.transforms import Target
-from softprune.ops.units import Units
 
 # Under this name the importances are a part of their layer.
 IMPORTANCE, VECTOR = "importance", "m"
@@ -149,16 +144,6 @@ def fold_gates(model: nn.Module) -> None:
             del module._modules[IMPORTANCE]
 
 
-def importances(model: nn.Module, units: Units) -> list[str]:
-    """The names of all importances of these units: those of gates, and for ranks those that layers bring."""
-    return [
-        f"{path}.{VECTOR}" if path else VECTOR
-        for path, module in model.named_modules()
-        if (learns_rank(module) if units.kind == "rank" else isinstance(module, Importance))
-        and module._parameters.get(VECTOR) is not None
-    ]
-
-
 def learns_rank(module: nn.Module) -> bool:
     """Whether it is a low-rank layer, which brings the importances of its directions."""
     return getattr(module, "importance_of", None) == "rank"
@@ -167,163 +152,6 @@ def learns_rank(module: nn.Module) -> bool:
 def is_importance(module: nn.Module, tensor: str) -> bool:
     """Whether this tensor holds importances."""
     return tensor == VECTOR and (isinstance(module, Importance) or learns_rank(module))
-
-
-# Places: which layers of a model get gates, and on which of their tensors.
-
-
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_LAYERS = (*_CONVOLUTIONS, nn.Linear)
-
-
-def gates_for(model: nn.Module, units: Units, example: Any) -> list[Gated]:
-    """Where the gates of these units go; none where the units are weights, or directions, whose layers bring their own.
-
-    Raises:
-        ValueError: if the units are filters and there is no example, or there is no layer for them.
-    """
-    if units.kind in ("weight", "rank"):
-        return []
-    if units.kind == "filter":
-        found = _filters(model, example)
-        what = "a convolution or linear layer whose outputs stay inside the network"
-    else:
-        found = _blocks(model, units)
-        what = f"a linear layer or convolution of at least {units.rows} outputs and {units.cols} inputs"
-    # What another module reads too (tied weights) cannot be multiplied for one of them alone.
-    readers = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
-    found = [g for g in found if all(readers[id(module._parameters.get(name))] <= 1 for module, name in g.tensors)]
-    if not found:
-        raise ValueError(f"{type(model).__name__} has no {what}: there is nothing to gate")
-    return found
-
-
-def _filters(model: nn.Module, example: Any) -> list[Gated]:
-    """Filters are gated behind their batch norm, which would undo any scale before it.
-
-    Outputs of the network have no gates, nor have depthwise filters: their channels belong to the layer before.
-    """
-    if example is None:
-        raise ValueError("to prune filters, pass example=: an input that shows which norm follows which layer")
-    norms, last = _watched(model, example)
-    found = []
-    for path, module in model.named_modules():
-        if not isinstance(module, _LAYERS) or module in last or not module.weight.requires_grad:
-            continue
-        if isinstance(module, _CONVOLUTIONS) and module.groups > 1 and module.groups == module.in_channels:
-            continue
-        owner = norms.get(module, module)
-        if not isinstance(owner.weight, Tensor):
-            continue  # a norm without a scale
-        tensors = tuple((owner, name) for name in ("weight", "bias") if getattr(owner, name) is not None)
-        found.append(Gated(path, module, (module.weight.shape[0],), tensors))
-    return found
-
-
-def _blocks(model: nn.Module, units: Units) -> list[Gated]:
-    found = []
-    for path, module in model.named_modules():
-        if not isinstance(module, _LAYERS) or not module.weight.requires_grad:
-            continue
-        rows, cols = module.weight.shape[:2]
-        if rows < units.rows or cols < units.cols:
-            continue
-        shape = (-(-rows // units.rows), -(-cols // units.cols))
-        found.append(Gated(path, module, shape, ((module, "weight"),), (units.rows, units.cols)))
-    return found
-
-
-def _watched(model: nn.Module, example: Any) -> tuple[dict[nn.Module, nn.Module], set[nn.Module]]:
-    """Which batch norm reads each layer directly, and which layers make outputs of the network."""
-    makers: dict[int, nn.Module] = {}
-    norms: dict[nn.Module, nn.Module] = {}
-    ends: dict[Any, nn.Module] = {}
-    alive: list[Any] = []  # so that no two tensors have one identity
-
-    def made(module: nn.Module, _: Any, output: Any) -> None:
-        alive.append(output)
-        makers[id(output)] = module
-        ends[output.grad_fn] = module
-
-    def read(module: nn.Module, inputs: Any) -> None:
-        maker = makers.get(id(inputs[0]))
-        if maker is not None:
-            norms[maker] = module
-
-    handles = [m.register_forward_hook(made) for m in model.modules() if isinstance(m, _LAYERS)]
-    handles += [m.register_forward_pre_hook(read) for m in model.modules() if isinstance(m, _BatchNorm)]
-    try:
-        with sandbox(model), torch.enable_grad():
-            inputs = example if isinstance(example, tuple) else (example,)
-            output = model(**example) if isinstance(example, dict) else model(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return norms, _last(output, ends)
-
-
-def _last(output: Any, ends: dict[Any, nn.Module]) -> set[nn.Module]:
-    """The layers behind which no other layer comes."""
-    found: set[nn.Module] = set()
-    waiting: list[Any] = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-    seen: set[Any] = {None}
-    while waiting:
-        step = waiting.pop()
-        if step in seen:
-            continue
-        seen.add(step)
-        if step in ends:
-            found.add(ends[step])
-        else:
-            waiting.extend(before for before, _ in step.next_functions)
-    return found
-
-
-# Stored parameters: how many numbers a network has when what is pruned is no longer kept.
-
-
-@torch.no_grad()
-def stored_params(model: nn.Module, units: Units, importances: Mapping[nn.Module, Tensor]) -> int | None:
-    """Parameters of a managed network, biases and norms included, as they will be stored.
-
-    Blocks are stored by their weights; layers of low rank say themselves what they take.
-
-    Args:
-        model: with its gates.
-        units: that are managed.
-        importances: by the module that holds them; those that are zero are pruned.
-
-    Returns:
-        None where it cannot be told: what a filter costs shows when the network is shrunk, and what a single weight
-        costs depends on the format.
-    """
-    if units.kind == "rank":
-        layers = [m for m in model.modules() if learns_rank(m)]
-        inside = {p for layer in layers for p in layer.parameters()}
-        kept = sum(_of_rank(layer, importances.get(layer)) for layer in layers)
-    elif units.kind == "block":
-        places = gated(model)
-        inside = {p for m in model.modules() if isinstance(m, Importance) for p in m.parameters()}
-        inside |= {raw_parameter(module, tensor) for module, tensor in places}
-        kept = sum(_of_blocks(module, tensor, importances) for module, tensor in places)
-    else:
-        return None
-    return kept + sum(p.numel() for p in model.parameters() if p not in inside)
-
-
-def _of_rank(layer: nn.Module, m: Tensor | None) -> int:
-    held = getattr(layer, "m", None) if m is None else m
-    directions = layer.rank if held is None else int(torch.count_nonzero(held))
-    return int(layer.stored_params(directions))  # type: ignore[operator]
-
-
-def _of_blocks(module: nn.Module, tensor: str, importances: Mapping[nn.Module, Tensor]) -> int:
-    """Weights behind gates that are not closed."""
-    gate = module.parametrizations[tensor][0]  # type: ignore[index,union-attr]
-    assert isinstance(gate, Gate)
-    raw = raw_parameter(module, tensor)
-    spread = gate.spread(importances.get(gate.owner, gate.importances), raw)
-    return int(torch.count_nonzero(spread.expand_as(raw)))
 
 
 # Folding: layers whose ranks were managed become as small as they can be stored.

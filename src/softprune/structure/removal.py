@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from softprune.structure.channels import Reader, Values, sums
 from softprune.structure.network import Network, Place, Removal, taken_over
-
-Unit = Literal["weights", "params", "macs"]
 
 
 @dataclass(frozen=True)
@@ -61,28 +59,28 @@ class Ledger:
         self._pooled = torch.tensor([channel for channel, _ in pools], dtype=torch.int64)
         self._averaged = torch.tensor([each for _, each in pools], dtype=torch.double)
 
-    def total(self, removal: Removal, unit: Unit) -> int:
-        """What these layers and pools cost without the channels that go."""
+    def total(self, removal: Removal, measure: str) -> int:
+        """What these layers and pools cost without the channels that go, in "weights", "params" or "macs"."""
         inputs, outputs = self._widths(removal)
         weights = outputs * self._inputs_each(inputs) * self._taps
-        if unit == "weights":
+        if measure == "weights":
             return int(weights.sum())
-        if unit == "params":
+        if measure == "params":
             return int((weights + outputs * (self._own + self._new_biases(removal))).sum())
         return round(float((weights * self._uses).sum() + self._averaged[~removal.gone[self._pooled]].sum()))
 
-    def prices(self, removal: Removal, unit: Unit) -> Tensor:
+    def prices(self, removal: Removal, measure: str) -> Tensor:
         """What each channel adds to the total by itself, as wide as the layers are."""
         inputs, outputs = self._widths(removal)
-        factor = self._uses if unit == "macs" else 1.0
+        factor = self._uses if measure == "macs" else 1.0
         read = torch.where(self._alone, 0.0, outputs * self._taps / self._groups) * factor
         made = self._inputs_each(inputs) * self._taps * factor
-        if unit == "params":
+        if measure == "params":
             made = made + self._own
         found = torch.zeros(len(removal.gone), dtype=torch.double)
         for side, price in enumerate((read, made)):
             found.index_add_(0, self._channels[side], price[self._line_of[side]])
-        return found.index_add_(0, self._pooled, self._averaged) if unit == "macs" else found
+        return found.index_add_(0, self._pooled, self._averaged) if measure == "macs" else found
 
     def _widths(self, removal: Removal) -> list[Tensor]:
         """How many inputs and outputs each layer keeps."""

@@ -100,11 +100,11 @@ def total_is_kept(case: Case) -> None:
             require(seen == wanted, f"{wanted} weights after step {frame.step} as after the first", seen)
         return
     for part in case.finished.sparsifier.goals:
-        if any(getattr(m.target.transform, "rise", None) is not None for m in part.members):
+        if any(getattr(m.target.transform, "rise", None) is not None for m in part.tensors):
             continue  # which lets more live until the last step
         for frame in (f for f in case.frames[1:] if part.due(f.step, STEPS)):
             allowed = part.allowed(frame.step / STEPS)
-            count = sum(frame.counts[m.target.name] for m in part.members)
+            count = sum(frame.counts[m.target.name] for m in part.tensors)
             require(count == allowed, f"{allowed} weights after step {frame.step}, as {part} asks", count)
 
 

@@ -16,7 +16,8 @@ from softprune.core.plan import Plan, plan
 from softprune.forecast.forecast import Forecast, forecast, onset_of
 from softprune.methods.transforms import SoftThreshold
 from softprune.nn.catalog import build
-from softprune.structure.gates import gates_for, gates_on
+from softprune.structure.gates import gates_on
+from softprune.structure.kinds import unit_kind
 from softprune.train.assembly import assemble, fitting, make_optimizer, open_source, proposed, sparsify_arguments
 from softprune.train.config import RunConfig
 from softprune.train.data.datasets import DATA_SETS
@@ -59,7 +60,7 @@ def plan_text(config: RunConfig) -> str:
         s_init, decay, proposal = proposed(config, model, rate, total)
         wanted = sparsify_arguments(config, model, example)
         schedule, method = wanted.pop("schedule", None), config.method.build(s_init)
-        with gates_on(model, gates_for(model, wanted["units"], example)):
+        with gates_on(model, unit_kind(wanted["units"]).gates(model, example)):
             decided = plan(model, method, **wanted)
         if config.goal is not None and not method.moves_masks:
             lines += ["", f"the goal is approached by {schedule or method.goal_settings.schedule}"]

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
+from softprune.budget.units import unit_words
 from softprune.core.sharding import local, whole
 from softprune.train.assembly import Assembly
 from softprune.train.checkpoints import Checkpoints
@@ -349,7 +350,7 @@ class Trainer:
             self._show(self.observer.on_layers, rows)
             self.run.write_budget(budget)
         metrics["sparsity"] = budget.overall
-        if self.config.units.kind != "weight":
+        if not unit_words(self.config.units.kind).costed:
             # What a unit costs depends on which others stay: it is known of the network that is folded or shrunk.
             return {**metrics, "units": budget.params}
         return {**metrics, "params": budget.params, "macs": budget.macs()}

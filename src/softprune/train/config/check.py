@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from softprune.budget.units import unit_words
+from softprune.goals.goal import GOALS
 from softprune.train.config.goal import GoalConfig
 from softprune.train.config.method import PROPOSE, MethodConfig, method_defaults
 from softprune.train.config.sections import Problem, ProposeConfig, ScheduleConfig, Section, shown
@@ -81,15 +83,16 @@ def _schedule(schedule: ScheduleConfig, epochs: int) -> _Found:
 
 
 def _units(config: RunConfig) -> _Found:
-    kind = config.units.kind
-    if config.optimizer.importance_decay is not None and kind == "weight":
+    words = unit_words(config.units.kind)
+    if config.optimizer.importance_decay is not None and not words.importances:
         yield "optimizer.importance_decay", "weights have no importances; leave it out, or set units"
     if config.goal is None:
         return
-    if config.goal.rank is not None and kind != "rank":
-        yield "goal.rank", "counts directions of low-rank layers; set units=rank too"
-    if config.goal.budget is not None and kind != "weight":
-        yield "goal.budget", f"counts weights and has no effect on units of kind {kind}; leave it out"
+    for key, goal in GOALS.items():
+        if getattr(config.goal, key) is not None and goal.needs_units not in (None, words.kind):
+            yield f"goal.{key}", f"counts {goal.counts}; set units={goal.needs_units} too"
+    if config.goal.budget is not None and words.importances:
+        yield "goal.budget", f"counts weights and has no effect on units of kind {words.kind}; leave it out"
 
 
 def _under_goal(config: RunConfig) -> _Found:

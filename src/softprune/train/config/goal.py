@@ -16,7 +16,7 @@ from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.budget.latency import LatencyTable
 from softprune.core.rule import Match, Rule
-from softprune.goals.goal import Filters, Flops, Goal, Latency, Params, Rank, Sparsity
+from softprune.goals.goal import GOALS, Goal
 from softprune.goals.schedule import Schedule, constant, cubic, linear
 from softprune.methods.registry import from_config
 from softprune.ops import G
@@ -43,16 +43,12 @@ class LatencyConfig(Section):
                 raise ValueError(f"cannot read {given}: {error.strerror}") from error
         return LatencyTable.from_dict(given).to_dict() if isinstance(given, dict) else given
 
-    def goal(self) -> Latency:
-        """As `sparsify` takes it."""
-        return Latency(self.ms, LatencyTable.from_dict(self.table))
-
 
 # The total that a run shall end with, and how it is approached.
 
 
 # The keys of which a goal has one.
-TOTALS = ("sparsity", "params", "filters", "flops", "latency", "rank")
+TOTALS = tuple(GOALS)
 _ALL = f"{', '.join(TOTALS[:-1])} and {TOTALS[-1]}"
 
 
@@ -105,7 +101,7 @@ class GoalConfig(Section):
         if not self.allocates and len(totals) > 1:
             raise ValueError(f"takes one of {_ALL} at most, got {' and '.join(totals)}")
         if self.rank is not None:
-            self._named()
+            GOALS["rank"].configured(self.rank, self.scope)
             if self.budget is not None:
                 raise ValueError("rank says what each layer keeps, as a budget does; leave one of them out")
         if self.filters is not None and self.budget is not None:
@@ -132,22 +128,10 @@ class GoalConfig(Section):
         """Whether a total is needed, because there is no whole budget."""
         return self.budget in (None, "uniform", "erk")
 
-    def total(self) -> Goal | Rank | None:
+    def total(self) -> Goal | None:
         """The goal as `sparsify` takes it; None where a budget says it all."""
-        if self.rank is not None:
-            return self._named()
-        if self.sparsity is not None:
-            return Sparsity(self.sparsity, self.scope)
-        if self.params is not None:
-            return Params(self.params, self.scope)
-        if self.filters is not None:
-            return Filters(self.filters)
-        if self.latency is not None:
-            return self.latency.goal()
-        return None if self.flops is None else Flops(self.flops)
-
-    def _named(self) -> Rank:
-        return Rank(**self.rank) if isinstance(self.rank, dict) else Rank(self.rank)
+        given = self.model_dump()
+        return next((GOALS[key].configured(given[key], self.scope) for key in TOTALS if given[key] is not None), None)
 
     @property
     def shaped(self) -> list[str]:
@@ -167,7 +151,6 @@ class GoalConfig(Section):
         goal = self.total()
         if self.budget is None:
             return {"goal": goal, "schedule": self.schedule()}
-        assert not isinstance(goal, Rank)
         if goal is None:
             return {"budget": Budget.load(self.budget), "schedule": self.schedule()}
         if not self.allocates:

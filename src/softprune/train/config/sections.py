@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from softprune.budget.units import KINDS, Units
 from softprune.nn.catalog import NETWORKS
-from softprune.ops.units import Units
 from softprune.train.data.datasets import DATA_SETS
 
 
@@ -375,7 +375,7 @@ class UnitsConfig(Section):
 
     @model_validator(mode="after")
     def _sized(self) -> UnitsConfig:
-        if (self.kind == "block") != (self.block is not None):
+        if KINDS[self.kind].sized != (self.block is not None):
             raise ValueError("blocks have rows and columns, nothing else has; write {block: [4, 8]}, or filter")
         return self
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from softprune.ops.units import Units
+from softprune.budget.units import Units
 
 
 def test_units_without_a_size_are_those_of_the_class():

@@ -1,0 +1,139 @@
+"""Units: what is kept or pruned as a whole, and the words for it in files and reports. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+
+@dataclass(frozen=True)
+class UnitWords:
+    """What is said of a kind of units, and what can be told of one; what they do is in `structure.kinds`.
+
+    Args:
+        kind: its name in files and configurations.
+        noun: one of them.
+        importances: whether each has an importance, so that managed tensors hold these and not weights.
+        costed: whether what one adds to the cost of a network is known by itself, as multiply-adds of a weight are.
+        sized: whether it has rows and columns.
+    """
+
+    kind: str
+    noun: str
+    importances: bool = True
+    costed: bool = False
+    sized: bool = False
+
+    @property
+    def plural(self) -> str:
+        return f"{self.noun}s"
+
+
+KINDS = {
+    words.kind: words
+    for words in (
+        UnitWords("weight", "weight", importances=False, costed=True),
+        UnitWords("filter", "filter"),
+        UnitWords("block", "block", sized=True),
+        UnitWords("rank", "direction"),
+    )
+}
+# What is counted where a file or a configuration does not say it: files from before there were others count weights.
+USUAL = "weight"
+
+
+@dataclass(frozen=True)
+class Units:
+    """What counts as one prunable unit: `Units.weight`, `Units.filter`, `Units.rank`, or `Units.block(rows, cols)`.
+
+    Units other than weights have an importance each, a number that multiplies all weights of the unit and that the
+    method keeps or prunes.
+
+    Args:
+        kind: "weight", "filter" (an output channel with its bias), "rank" (a direction of a low-rank layer) or "block".
+        rows: of a block.
+        cols: of a block.
+
+    Example:
+        >>> Units.block(4, 8)
+        Units(kind='block', rows=4, cols=8)
+    """
+
+    weight: ClassVar[Units]
+    filter: ClassVar[Units]
+    rank: ClassVar[Units]
+
+    kind: Literal["weight", "filter", "block", "rank"] = "weight"
+    rows: int = 1
+    cols: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"units are {', '.join(KINDS)}; got {self.kind!r}")
+        for size in (self.rows, self.cols):
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"a block has whole numbers of rows and columns, at least 1; got {size!r}")
+        if not KINDS[self.kind].sized and (self.rows, self.cols) != (1, 1):
+            raise ValueError(f"only blocks have rows and columns, not units of kind {self.kind!r}")
+
+    @property
+    def text(self) -> str:
+        """As files have it: the kind, of blocks with their size, such as "block 4x8"."""
+        return f"{self.kind} {self.rows}x{self.cols}" if KINDS[self.kind].sized else self.kind
+
+    @staticmethod
+    def block(rows: int, cols: int) -> Units:
+        """Blocks of so many outputs and inputs."""
+        return Units("block", rows, cols)
+
+
+Units.weight, Units.filter, Units.rank = Units("weight"), Units("filter"), Units("rank")
+
+
+# The texts of units that files have.
+
+
+def checked_units(units: object, *, origin: str) -> str:
+    """The text itself if it names a kind of units.
+
+    Raises:
+        ValueError: for anything else; ``origin`` says where it stands.
+
+    Example:
+        >>> checked_units("block 4x8", origin="a file")
+        'block 4x8'
+    """
+    sizes = r" [1-9][0-9]*x[1-9][0-9]*"
+    pattern = "|".join(words.kind + (sizes if words.sized else "") for words in KINDS.values())
+    if not isinstance(units, str) or not re.fullmatch(pattern, units):
+        raise ValueError(f"{origin}: units are weight, filter, rank or a block such as 'block 4x8'; got {units!r}")
+    return units
+
+
+def unit_words(units: str) -> UnitWords:
+    """The words of the units that a text such as "block 4x8" names."""
+    return KINDS[units.partition(" ")[0]]
+
+
+def noun(units: str, count: int = 2) -> str:
+    """What one of them is called, or several.
+
+    Example:
+        >>> noun("rank"), noun("block 4x8", 1)
+        ('directions', 'block')
+    """
+    words = unit_words(units)
+    return words.noun if count == 1 else words.plural
+
+
+def shared_noun(units: Iterable[str]) -> str:
+    """What several budgets or runs count, in the plural: "units" if it is not the same.
+
+    Example:
+        >>> shared_noun(["filter", "filter"]), shared_noun(["filter", "weight"]), shared_noun([])
+        ('filters', 'units', 'weights')
+    """
+    words = {noun(one) for one in units} or {noun(USUAL)}
+    return words.pop() if len(words) == 1 else "units"

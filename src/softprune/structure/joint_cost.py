@@ -1,0 +1,216 @@
+"""Joint costs: what units cost together, as they are stored or left by shrinking."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from softprune.core.parametrization import raw_parameter
+from softprune.goals.cost import NEARBY
+from softprune.goals.goal import Measure
+from softprune.goals.scan import Array
+from softprune.structure.network import Network, Removal, decide
+from softprune.structure.removal import Foreseen, Ledger
+
+
+class JointCost(ABC):
+    """What the units of a part cost, in the unit of its goal.
+
+    Units are given as one vector of bools for each tensor of the part, in order: whether each is alive. The more are,
+    the higher the total; only for groups of convolutions, which stay equally wide, that is not strict.
+
+    Args:
+        sizes: the number of units of each tensor.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = tuple(sizes)
+
+    @abstractmethod
+    def total(self, alive: Sequence[Array]) -> float:
+        """What these cost, with everything that the goal counts besides."""
+
+    @abstractmethod
+    def marginal(self, alive: Sequence[Array]) -> list[float]:
+        """What one unit of each tensor more or less changes about now; the learner weighs thresholds with it."""
+
+    def full(self) -> float:
+        """The total with all units."""
+        return self.total([np.ones(size, np.bool_) for size in self.sizes])
+
+    def least(self, floors: Sequence[int]) -> float:
+        """The most that so many units of each tensor can cost: any total from here on can be reached."""
+        return self.total([np.arange(size) < floor for size, floor in zip(self.sizes, floors, strict=True)])
+
+    def at_density(self, density: float) -> float:
+        """The total with this share of every tensor, at least one unit of each."""
+        return self.total([np.arange(size) < max(1, round(density * size)) for size in self.sizes])
+
+    def now(self) -> JointCost:
+        """The cost with the values that the network has now, where it depends on any."""
+        return self
+
+    def on(self, model: nn.Module) -> JointCost:
+        """The same for a copy of the model."""
+        return self
+
+
+class SumOfUnits(JointCost):
+    """Every unit has a cost of its own: blocks, of which those at the edges are smaller.
+
+    Args:
+        costs: of the units of each tensor.
+        fixed: what else the goal counts.
+    """
+
+    def __init__(self, costs: Sequence[Array], fixed: float) -> None:
+        super().__init__([len(cost) for cost in costs])
+        self._costs = costs
+        self._fixed = fixed
+
+    def total(self, alive: Sequence[Array]) -> float:
+        return self._fixed + sum(float(cost[on].sum()) for cost, on in zip(self._costs, alive, strict=True))
+
+    def marginal(self, alive: Sequence[Array]) -> list[float]:
+        return [float(cost.mean()) for cost in self._costs]
+
+    def least(self, floors: Sequence[int]) -> float:
+        dearest = [np.sort(cost)[::-1][:floor].sum() for cost, floor in zip(self._costs, floors, strict=True)]
+        return self._fixed + float(sum(dearest))
+
+
+class StoredUnits(JointCost):
+    """Each tensor costs what its number of units is stored as: directions, of which many are stored as one matrix.
+
+    Args:
+        sizes: the number of units of each tensor.
+        stored: for each tensor the cost of a number of them.
+        fixed: what else the goal counts.
+    """
+
+    def __init__(self, sizes: Sequence[int], stored: Sequence[Callable[[int], float]], fixed: float) -> None:
+        super().__init__(sizes)
+        self._stored = stored
+        self._fixed = fixed
+
+    def total(self, alive: Sequence[Array]) -> float:
+        counts = (int(np.count_nonzero(on)) for on in alive)
+        return self._fixed + sum(stored(count) for stored, count in zip(self._stored, counts, strict=True))
+
+    def marginal(self, alive: Sequence[Array]) -> list[float]:
+        """Slopes around the present ranks, as where one more direction is free the next one less is not."""
+        found = []
+        for stored, on in zip(self._stored, alive, strict=True):
+            count = int(np.count_nonzero(on))
+            reach = max(1, round(NEARBY * count))
+            low, high = max(0, count - reach), min(len(on), count + reach)
+            found.append((stored(high) - stored(low)) / (high - low))
+        return found
+
+
+# Filters: what a network costs once its dead filters are cut out of it and of all that read them.
+
+
+@dataclass(frozen=True, eq=False)
+class GatedFilters:
+    """The filters that a part decides on.
+
+    Args:
+        paths: the layers whose filters they are, in the order of the part's tensors.
+        sizes: the number of filters of each.
+        tensors: for each layer the names of the tensors that its gates act on.
+    """
+
+    paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+    tensors: tuple[tuple[str, ...], ...]
+
+    def slices(self) -> list[slice]:
+        ends = np.cumsum(self.sizes).tolist()
+        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+
+
+class FilterCost(JointCost):
+    """What `softprune.shrink` leaves.
+
+    Whether a constant can go may depend on biases and norms: they are read when this is made, and by `now`.
+
+    Args:
+        network: the channels of the model, followed.
+        ledger: what its layers cost.
+        model: with gates on.
+        gates: whose filters are decided on.
+        measure: what is counted.
+        whole: what the network costs as it is.
+    """
+
+    def __init__(
+        self, network: Network, ledger: Ledger, model: nn.Module, gates: GatedFilters, measure: Measure, whole: float
+    ) -> None:
+        super().__init__(gates.sizes)
+        self._network, self._ledger, self._model, self._gates = network, ledger, model, gates
+        self._measure = measure
+        places = network.first_places()
+        # The channel that each filter makes; none where a layer is not followed.
+        self._made = [places[path].outputs if path in places else None for path in gates.paths]
+        self._writers = torch.zeros(network.count, dtype=torch.double)
+        for made in self._made:
+            if made is not None:
+                self._writers[made] += 1.0
+        self._values = self._read()
+        alive = self._removal([np.ones(size, np.bool_) for size in gates.sizes])
+        self._fixed = whole - ledger.total(replace(alive, gone=torch.zeros_like(alive.gone)), measure)
+
+    def now(self) -> FilterCost:
+        fresh = copy.copy(self)
+        fresh._values = fresh._read()
+        return fresh
+
+    def on(self, model: nn.Module) -> FilterCost:
+        theirs = copy.copy(self)
+        theirs._model = model
+        return theirs.now()
+
+    def total(self, alive: Sequence[Array]) -> float:
+        return self._fixed + self._ledger.total(self._removal(alive), self._measure)
+
+    def marginal(self, alive: Sequence[Array]) -> list[float]:
+        """The mean over the filters of a layer. Where several layers write to a channel they share what it costs."""
+        prices = self._ledger.prices(self._removal(alive), self._measure)
+        prices[list(self._network.pins)] = 0.0
+        return [0.0 if made is None else float((prices[made] / self._writers[made]).mean()) for made in self._made]
+
+    def least(self, floors: Sequence[int]) -> float:
+        """With filters that write to channels which no other keeps alive, as far as there are such."""
+        kept = ~self._network.free
+        alive = []
+        for made, size, floor in zip(self._made, self.sizes, floors, strict=True):
+            taken = np.zeros(size) if made is None else kept[made].numpy()
+            chosen = np.argsort(taken, kind="stable")[:floor]
+            if made is not None:
+                kept[made[torch.from_numpy(chosen)]] = True
+            alive.append(np.isin(np.arange(size), chosen))
+        return self.total(alive)
+
+    def _removal(self, alive: Sequence[Array]) -> Removal:
+        return decide(self._network, self._values.with_alive(torch.from_numpy(np.concatenate(alive))))
+
+    def _read(self) -> Foreseen:
+        named = zip(self._gates.tensors, self._gates.slices(), strict=True)
+        return Foreseen(self._behind_gate, {name: of for names, of in named for name in names})
+
+    def _behind_gate(self, name: str) -> Tensor:
+        path, _, tensor = name.rpartition(".")
+        module = self._model.get_submodule(path)
+        if parametrize.is_parametrized(module, tensor):
+            return raw_parameter(module, tensor)
+        found = getattr(module, tensor)
+        assert isinstance(found, Tensor)
+        return found
