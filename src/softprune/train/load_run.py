@@ -131,9 +131,6 @@ def plain_network(
 
     Raises:
         ValueError: if there is no such run, checkpoint, file or network, or the weights are of another network.
-
-    Example:
-        plain_network(Path("model.safetensors"), model="resnet20").module
     """
     if (where / CONFIG).is_file():
         if model is not None or shape is not None:
@@ -205,11 +202,10 @@ def plain_weights(folder: Path, *, wanted_by: RunConfig | None = None) -> dict[s
 
     Args:
         folder: a run folder; it may come from a stranger.
-        wanted_by: the run that will begin with them; None for the network of the folder, if it is in the catalog.
+        wanted_by: the run that will begin with them; None for the network of the folder, which names no code then.
 
     Raises:
-        ValueError: if there is no whole checkpoint, if it is of another network, or if without `wanted_by` the folder
-            names code.
+        ValueError: if there is no whole checkpoint, or it is of another network.
     """
     config = _config(folder, trust=wanted_by is not None)
     if wanted_by is not None:

@@ -13,7 +13,6 @@ import json
 import math
 import secrets
 import time
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 from softprune.nn.catalog import load_factory
 from softprune.records import parse_json, read_text, require_format, write_text
 from softprune.train.config import LogConfig, MlflowConfig, WandbConfig
-from softprune.train.observer import Beginning, Ending, Observer, Row, Silent
+from softprune.train.observer import Beginning, Ending, Observer, Row
 
 if TYPE_CHECKING:
-    from mlflow.tracking import MlflowClient
     from torch.utils.tensorboard import SummaryWriter
 
 FOLDER = "tensorboard"
@@ -53,13 +51,13 @@ def open_loggers(config: LogConfig) -> dict[str, Observer]:
         found["tensorboard"] = TensorBoardLogger()
     if config.wandb is not None:
         _require("wandb")
-        found["wandb"] = WandbLogger(config.wandb)
+        found["wandb"] = ServiceLogger(WANDB_FILE, Wandb(config.wandb))
     if config.mlflow is not None:
         _require("mlflow")
-        found["mlflow"] = MlflowLogger(config.mlflow)
+        found["mlflow"] = ServiceLogger(MLFLOW_FILE, Mlflow(config.mlflow))
     for name in config.own:
         made = load_factory(name)()
-        if not isinstance(made, Silent):
+        if not isinstance(made, Observer):
             raise TypeError(
                 f"log.own: {name!r} returned a {type(made).__name__}; return an object of a subclass of "
                 "softprune.train.observer.Silent"
@@ -92,7 +90,7 @@ def _values(row: Row) -> list[tuple[str, float]]:
     return [(key, value) for key, value in numbers if math.isfinite(value)]
 
 
-class TensorBoardLogger(Silent):
+class TensorBoardLogger(Observer):
     """Writes ``tensorboard/`` into the run folder. A continued run hides what it will log again."""
 
     _writer: SummaryWriter
@@ -159,17 +157,23 @@ class ServiceRun:
         return self.line > self._sent
 
 
-class ServiceLogger(Silent):
+class ServiceLogger(Observer):
     """Sends every line of metrics.jsonl once, those of an epoch with the values of its layers.
 
-    A continued run goes on in the same run of the service; what is there already is not sent again. A subclass sets
-    `_service` when the run begins.
+    A continued run goes on in the same run of the service; what is there already is not sent again.
+
+    Args:
+        file: in the run folder, where the run of the service is remembered.
+        service: which is sent the values.
     """
 
-    _service: ServiceRun
-
-    def __init__(self) -> None:
+    def __init__(self, file: str, service: Wandb | Mlflow) -> None:
+        self._file, self._service = file, service
         self._layers: dict[str, float] = {}
+
+    def on_begin(self, beginning: Beginning) -> None:
+        self._run = ServiceRun(beginning.folder / self._file, beginning)
+        self._service.open(beginning, self._run)
 
     def on_layers(self, rows: Sequence[Row]) -> None:
         self._layers = layer_scalars(rows)
@@ -178,99 +182,81 @@ class ServiceLogger(Silent):
         values = metric_scalars(metrics)
         if metrics["kind"] == "epoch":
             values, self._layers = {**values, **self._layers}, {}
-        if self._service.is_news():
-            self._send(metrics, values)
+        if self._run.is_news():
+            self._service.send(metrics, values, line=self._run.line)
 
-    @abstractmethod
-    def _send(self, metrics: Row, values: Mapping[str, float]) -> None:
-        """Send the values of one line."""
+    def on_end(self, ending: Ending) -> None:
+        self._service.close(ending)
 
 
-class WandbLogger(ServiceLogger):
-    """Logs to a project of Weights & Biases, online or into files to be sent later."""
-
-    _run: Any
+class Wandb:
+    """A project of Weights & Biases, online or in files to be sent later."""
 
     def __init__(self, config: WandbConfig) -> None:
-        super().__init__()
         self._config = config
 
-    def on_begin(self, beginning: Beginning) -> None:
+    def open(self, beginning: Beginning, known: ServiceRun) -> None:
         import wandb
 
-        self._service = ServiceRun(beginning.folder / WANDB_FILE, beginning)
-        known = self._service.id
         self._run = wandb.init(
             project=self._config.project,
             entity=self._config.entity,
             mode=self._config.mode,
-            id=known or secrets.token_hex(4),
+            id=known.id or secrets.token_hex(4),
             resume="allow",
             name=beginning.folder.resolve().name,
             config=beginning.config.model_dump(mode="json"),
             dir=str(beginning.folder),
             reinit="create_new",  # a run of the program around us stays as it is
         )
-        self._service.remember(self._run.id)
+        known.remember(self._run.id)
         # Its own counter of lines must rise, and steps do not: a step and the epoch it ends share a number.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def _send(self, metrics: Row, values: Mapping[str, float]) -> None:
-        where = {"step": metrics["step"], "epoch": metrics["epoch"]}
-        self._run.log({**where, **values}, step=self._service.line)
+    def send(self, metrics: Row, values: Mapping[str, float], *, line: int) -> None:
+        self._run.log({"step": metrics["step"], "epoch": metrics["epoch"], **values}, step=line)
 
-    def on_end(self, ending: Ending) -> None:
+    def close(self, ending: Ending) -> None:
         self._run.finish(exit_code=0 if ending == "finished" else 1)
 
 
-class MlflowLogger(ServiceLogger):
-    """Logs to an experiment of MLflow, on a server or in a data base."""
-
-    _client: MlflowClient
+class Mlflow:
+    """An experiment of MLflow, on a server or in a data base."""
 
     def __init__(self, config: MlflowConfig) -> None:
-        super().__init__()
         self._config = config
 
-    def on_begin(self, beginning: Beginning) -> None:
+    def open(self, beginning: Beginning, known: ServiceRun) -> None:
+        from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
         # The client and not mlflow.start_run(): it leaves the runs of the program around us alone.
-        self._client = MlflowClient(self._config.tracking_uri)
-        self._service = ServiceRun(beginning.folder / MLFLOW_FILE, beginning)
-        if self._service.id is None:
-            self._create(beginning)
+        self._client = client = MlflowClient(self._config.tracking_uri)
+        if known.id is not None:
+            self._id = known.id
+            client.update_run(self._id, status="RUNNING")
         else:
-            self._client.update_run(self._service.id, status="RUNNING")
-            self._service.remember(self._service.id)
+            name = self._config.experiment
+            found = client.get_experiment_by_name(name)
+            experiment = found.experiment_id if found else client.create_experiment(name)
+            self._id = client.create_run(experiment, run_name=beginning.folder.resolve().name).info.run_id
+            settings = _flat(beginning.config.model_dump(mode="json"))
+            params = [Param(key, str(value)[:_LONGEST_PARAM]) for key, value in settings]
+            for start in range(0, len(params), _MOST_PARAMS):
+                client.log_batch(self._id, params=params[start : start + _MOST_PARAMS])
+        known.remember(self._id)
 
-    def _create(self, beginning: Beginning) -> None:
-        from mlflow.entities import Param
-
-        name = self._config.experiment
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
-        run_id = self._client.create_run(experiment, run_name=beginning.folder.resolve().name).info.run_id
-        params = [
-            Param(key, str(value)[:_LONGEST_PARAM]) for key, value in _flat(beginning.config.model_dump(mode="json"))
-        ]
-        for start in range(0, len(params), _MOST_PARAMS):
-            self._client.log_batch(run_id, params=params[start : start + _MOST_PARAMS])
-        self._service.remember(run_id)
-
-    def _send(self, metrics: Row, values: Mapping[str, float]) -> None:
+    def send(self, metrics: Row, values: Mapping[str, float], *, line: int) -> None:
         from mlflow.entities import Metric
 
         now, step = int(1000 * time.time()), int(metrics["step"])
         batch = [Metric(tag, value, now, step) for tag, value in values.items()]
-        assert self._service.id is not None
         for start in range(0, len(batch), _MOST_METRICS):
-            self._client.log_batch(self._service.id, metrics=batch[start : start + _MOST_METRICS])
+            self._client.log_batch(self._id, metrics=batch[start : start + _MOST_METRICS])
 
-    def on_end(self, ending: Ending) -> None:
-        assert self._service.id is not None
-        self._client.set_terminated(self._service.id, _STATUS[ending])
+    def close(self, ending: Ending) -> None:
+        self._client.set_terminated(self._id, _STATUS[ending])
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from softprune.train.config import RunConfig
@@ -44,8 +44,11 @@ class StopRun(Exception):  # noqa: N818 - a wish, not an error
     """Raised by an observer that has seen enough: the run writes a checkpoint and stops, as if a signal had asked."""
 
 
-class Observer(Protocol):
-    """Sees a run; may stop it with `StopRun`, but not change it. Only the first process calls it."""
+class Observer:
+    """Sees a run; may stop it with `StopRun`, but not change it. Only the first process calls it.
+
+    Its methods do nothing: derive from it and write those that you want.
+    """
 
     def on_begin(self, beginning: Beginning) -> None:
         """Before the first step, and before the first one after a resume."""
@@ -66,18 +69,10 @@ class Observer(Protocol):
         """When the run is over: at its end, stopped so that it can go on, or failed with an error."""
 
 
-class Silent:
-    """An observer that ignores everything; a base for those that want some of what there is to see."""
-
-    def on_begin(self, beginning: Beginning) -> None: ...
-    def on_step(self, progress: Progress) -> None: ...
-    def on_layers(self, rows: Sequence[Row]) -> None: ...
-    def on_metrics(self, metrics: Row) -> None: ...
-    def on_note(self, text: str) -> None: ...
-    def on_end(self, ending: Ending) -> None: ...
+Silent = Observer  # the name under which it is documented
 
 
-class Fanout(Silent):
+class Fanout(Observer):
     """The observer of a run and its loggers, as one observer.
 
     What the observer raises ends the run. A logger that cannot begin does too, since nothing is lost yet. Later it does

@@ -17,7 +17,7 @@ from softprune.train.config import RunConfig
 from softprune.train.data.source import Source
 from softprune.train.load_run import initial_weights
 from softprune.train.loggers import open_loggers
-from softprune.train.observer import Beginning, Ending, Fanout, Observer, Silent
+from softprune.train.observer import Beginning, Ending, Fanout, Observer
 from softprune.train.processes import Processes, join_processes
 from softprune.train.run_folder import RunFolder, locked
 from softprune.train.trainer import Position, Trainer
@@ -42,7 +42,7 @@ def train(config: RunConfig, folder: Path, *, observer: Observer | None = None) 
         folder: a new run folder.
         observer: who watches; called on the first process only.
     """
-    return _go(config, folder, observer or Silent(), resume=False)
+    return _go(config, folder, observer or Observer(), resume=False)
 
 
 def resume(folder: Path, *, observer: Observer | None = None, trust: bool = False) -> Outcome:
@@ -61,7 +61,7 @@ def resume(folder: Path, *, observer: Observer | None = None, trust: bool = Fals
         BlockingIOError: if another process is writing to the folder.
     """
     RunFolder.open(folder)
-    return _go(RunConfig.load(folder / CONFIG, trust=trust), folder, observer or Silent(), resume=True)
+    return _go(RunConfig.load(folder / CONFIG, trust=trust), folder, observer or Observer(), resume=True)
 
 
 def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) -> Outcome:
@@ -78,7 +78,8 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
             processes.on_first(lock)
         source = open_source(config)
         _refuse_small_batches(config, source, processes)
-        processes.on_first(lambda: loggers.update(open_loggers(config.log)))
+        if config.log.model_dump(exclude={"every_steps"}, exclude_defaults=True):  # with any logger
+            processes.on_first(lambda: loggers.update(open_loggers(config.log)))
         if not resume:
             processes.on_first(lambda: RunFolder.refuse_taken(folder))
         notes: list[str] = []

@@ -23,24 +23,11 @@ from typing import Any
 import torch
 
 import softprune
+from softprune import records
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.core.collapse import Diagnosis
-from softprune.records import (
-    BUDGET,
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    LAYER_COLUMNS,
-    LAYERS,
-    METRICS,
-    RESULT,
-    RUN_VERSION,
-    read_text,
-    require_regular,
-    write_error,
-    write_text,
-)
+from softprune.records import read_text, require_regular, write_error, write_text
 from softprune.train.observer import Row
 
 try:
@@ -155,43 +142,43 @@ class RunFolder:
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
         # Of a start that was killed in here. The folder may hold files of others, so only our own names.
-        for name in (ENVIRONMENT, LAYERS, METRICS, CONFIG):
+        for name in (records.ENVIRONMENT, records.LAYERS, records.METRICS, records.CONFIG):
             for part in path.glob(f".{name}.*.part"):
                 part.unlink(missing_ok=True)
-        write_text(path / ENVIRONMENT, json.dumps(_environment(seed, world), indent=2) + "\n")
-        write_text(path / LAYERS, ",".join(LAYER_COLUMNS) + "\n")
-        write_text(path / METRICS, "")
+        write_text(path / records.ENVIRONMENT, json.dumps(_environment(seed, world), indent=2) + "\n")
+        write_text(path / records.LAYERS, ",".join(records.LAYER_COLUMNS) + "\n")
+        write_text(path / records.METRICS, "")
         # Last: a folder with a configuration is a run that can be continued.
-        write_text(path / CONFIG, config_text)
+        write_text(path / records.CONFIG, config_text)
         return run
 
     @staticmethod
     def refuse_taken(path: Path) -> None:
         """Refuse a folder that already holds a run, or what is left of one."""
-        if (path / CONFIG).exists():
+        if (path / records.CONFIG).exists():
             raise ValueError(
                 f"{path} already holds a run: continue it with --resume {path}, or choose another folder with --out"
             )
         # Older ones of later steps would count as the newest of the new run, and push out its own.
-        if next((path / "checkpoints").glob("step-*.safetensors"), None) is not None:
+        if next((path / records.CHECKPOINTS).glob("step-*.safetensors"), None) is not None:
             raise ValueError(
-                f"{path / 'checkpoints'} holds checkpoints of a run whose {CONFIG} is missing: move them away, or "
-                "choose another folder with --out"
+                f"{path / records.CHECKPOINTS} holds checkpoints of a run whose {records.CONFIG} is missing: move them "
+                "away, or choose another folder with --out"
             )
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        if not (path / CONFIG).is_file():
-            raise ValueError(f"{path} holds no run: it has no {CONFIG}")
+        if not (path / records.CONFIG).is_file():
+            raise ValueError(f"{path} holds no run: it has no {records.CONFIG}")
         return cls(path)
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / CHECKPOINTS
+        return self.path / records.CHECKPOINTS
 
     def log(self, metrics: Row) -> None:
         """Append one object to metrics.jsonl."""
-        self._append(METRICS, json.dumps(dict(metrics)) + "\n")
+        self._append(records.METRICS, json.dumps(dict(metrics)) + "\n")
 
     def log_layers(self, epoch: int, step: int, diagnoses: Sequence[Diagnosis], profile: Profile) -> list[Row]:
         """Append one row per tensor to layers.csv; returns the rows, by column."""
@@ -200,15 +187,16 @@ class RunFolder:
             for d in diagnoses
         ]
         text = io.StringIO()
-        csv.DictWriter(text, LAYER_COLUMNS, lineterminator="\n").writerows(rows)
-        self._append(LAYERS, text.getvalue())
+        csv.DictWriter(text, records.LAYER_COLUMNS, lineterminator="\n").writerows(rows)
+        self._append(records.LAYERS, text.getvalue())
         return rows
 
     def write_budget(self, budget: Budget) -> None:
-        budget.save(self.path / BUDGET)
+        budget.save(self.path / records.BUDGET)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        write_text(self.path / RESULT, json.dumps({"version": RUN_VERSION, **result}, indent=2) + "\n")
+        content = {"version": records.RUN_VERSION, **result}
+        write_text(self.path / records.RESULT, json.dumps(content, indent=2) + "\n")
 
     def remove_parts(self) -> None:
         """Delete what a process left behind that was killed while it wrote; whole files never have such names."""
@@ -223,30 +211,32 @@ class RunFolder:
         Raises:
             ValueError: naming a file that is not such a log, before any is changed.
         """
-        kept = [line for line in self._lines(METRICS) if (found := _step_of(line)) is not None and found <= step]
-        columns = ",".join(LAYER_COLUMNS)
-        header, *lines = self._lines(LAYERS) or [columns]
+        done = [(line, _step_of(line)) for line in self._lines(records.METRICS)]
+        kept = [line for line, at in done if at is not None and at <= step]
+        columns = ",".join(records.LAYER_COLUMNS)
+        header, *lines = self._lines(records.LAYERS) or [columns]
         if header != columns:
             raise ValueError(
-                f"{self.path / LAYERS} has the columns {header[:200]!r}, where {columns} are needed; put the file "
-                "back, or an empty one"
+                f"{self.path / records.LAYERS} has the columns {header[:200]!r}, where {columns} are needed; put the "
+                "file back, or an empty one"
             )
-        whole = [cells for cells in (line.split(",") for line in lines) if len(cells) == len(LAYER_COLUMNS)]
+        whole = [cells for cells in (line.split(",") for line in lines) if len(cells) == len(records.LAYER_COLUMNS)]
         rows = [",".join(cells) for cells in whole if cells[1].isdecimal() and int(cells[1]) <= step]
-        write_text(self.path / METRICS, "".join(f"{line}\n" for line in kept))
-        write_text(self.path / LAYERS, "".join(f"{line}\n" for line in [header, *rows]))
+        write_text(self.path / records.METRICS, "".join(f"{line}\n" for line in kept))
+        write_text(self.path / records.LAYERS, "".join(f"{line}\n" for line in [header, *rows]))
 
     def metrics(self) -> list[dict[str, Any]]:
         """All whole lines of metrics.jsonl."""
-        return [json.loads(line) for line in self._lines(METRICS) if _step_of(line) is not None]
+        return [json.loads(line) for line in self._lines(records.METRICS) if _step_of(line) is not None]
 
     def thresholds(self) -> dict[str, float]:
         """The threshold of every tensor in the last epoch of layers.csv."""
         try:
-            rows = csv.DictReader(self._lines(LAYERS))
+            rows = csv.DictReader(self._lines(records.LAYERS))
             return {row["name"]: float(row["alpha"]) for row in rows}
         except (KeyError, TypeError, ValueError, csv.Error) as error:
-            raise ValueError(f"{self.path / LAYERS} has no columns name and alpha that can be read: {error}") from error
+            problem = f"{self.path / records.LAYERS} has no columns name and alpha that can be read: {error}"
+            raise ValueError(problem) from error
 
     def _lines(self, name: str) -> list[str]:
         # Not splitlines: it also splits at characters that a layer's name may have.
@@ -272,7 +262,7 @@ def _step_of(line: str) -> int | None:
 
 def _environment(seed: int, world: int) -> dict[str, Any]:
     return {
-        "version": RUN_VERSION,
+        "version": records.RUN_VERSION,
         "softprune": softprune.__version__,
         "torch": torch.__version__,
         "python": sys.version.split()[0],

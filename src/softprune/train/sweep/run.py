@@ -44,9 +44,6 @@ def run_sweep(
 
     Returns:
         All trials, also those of other workers; `ended` says whether anything is left to do.
-
-    Raises:
-        ValueError: if the folder or the study belongs to another sweep, or the storage cannot be reached.
     """
     with _opened(sweep, folder) as study:
         from softprune.train.sweep.worker import SweepWorker
@@ -112,11 +109,7 @@ def run_fleet(
     Each is in a session of its own: a terminal sends Ctrl-C to everyone in front of it, so that workers would hear
     it twice, and twice means at once. A second Ctrl-C kills them; their trials go on with the next start.
 
-    Args:
-        command: of one worker.
-        count: how many.
-        environment: of the workers.
-        on_note: for a worker that died.
+    `on_note` is told of a worker that died.
     """
     with Interruption() as interruption:
         workers = [subprocess.Popen(command, env=dict(environment), start_new_session=True) for _ in range(count)]

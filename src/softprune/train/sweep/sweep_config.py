@@ -40,9 +40,6 @@ def objective_values(metrics: Mapping[str, Any], names: Sequence[ObjectiveName])
 
     A run that averages its weights is judged by the average, as its own best epoch is.
 
-    Raises:
-        ValueError: if a dense run is asked for its sparsity or its costs.
-
     Example:
         >>> objective_values({"accuracy": 0.9, "macs": 1000}, ["accuracy", "macs"])
         [0.9, 1000.0]
@@ -109,10 +106,7 @@ Dimension = Range | tuple[Any, ...]
 
 
 def parse_search(data: Any) -> dict[str, Dimension]:
-    """The dimensions of a search, as written in a sweep file.
-
-    Raises:
-        ConfigError: with everything that is neither a list of choices nor a range.
+    """The dimensions of a search, as written in a sweep file; a ConfigError names all that cannot be one.
 
     Example:
         >>> parse_search({"optimizer.name": ["sgd", "adam"]})

@@ -23,7 +23,7 @@ from softprune.train.assembly import open_source
 from softprune.train.config import RunConfig, content_hash
 from softprune.train.config.sections import is_factory
 from softprune.train.load_run import initial_weights
-from softprune.train.observer import Progress, Silent, StopRun
+from softprune.train.observer import Observer, Progress, StopRun
 from softprune.train.run import Outcome, resume, train
 from softprune.train.run_folder import locked
 from softprune.train.sweep.folder import trial_folder
@@ -83,7 +83,7 @@ def notes_kept(folder: Path, notes: list[str]) -> Iterator[None]:
                 file.writelines(f"{line}\n" for line in lines)
 
 
-class TrialWatcher(Silent):
+class TrialWatcher(Observer):
     """The observer of a trial: reports its course to the study, and ends it early where that is right.
 
     Args:
