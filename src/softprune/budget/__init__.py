@@ -1,8 +1,6 @@
-"""Budgets: what each tensor costs, how much of it is kept, and who decides.
+"""Budgets: what each tensor costs, how much of it is kept, and who decides; ``zoo()`` lists the published ones.
 
-The public names are reached as ``softprune.Budget``, ``softprune.profile`` and so on, the list of published
-budgets as ``softprune.budget.zoo()``. Nothing is imported here until it is used, so a budget opens where torch
-is not installed.
+Nothing is imported here until it is used, so a budget opens where torch is not installed.
 """
 
 from typing import Any

@@ -18,9 +18,8 @@ def uniform(profile: Profile, goal: Goal, *, dense: Sequence[str] = ()) -> Budge
 
     Args:
         profile: what the tensors cost.
-        goal: ``Sparsity`` counts the tensors that are not ``dense``; ``Params`` counts all tensors;
-            ``Flops`` counts everything: all tensors, the other layers and the average pools, and so does ``Latency``
-            with the times of its table.
+        goal: ``Sparsity`` counts the tensors that are not ``dense``, ``Params`` all tensors, ``Flops`` and ``Latency``
+            also the other layers and the average pools.
         dense: names or shell-style patterns of tensors kept whole.
 
     Example:
@@ -76,18 +75,10 @@ def erk(profile: Profile, goal: Goal, *, dense: Sequence[str] = (), power: float
 
 
 def scaled(profile: Profile, goal: Goal, *, like: Budget) -> Budget:
-    """The proportions of another budget, at a total of one's own.
+    """The proportions of another budget, at another total.
 
     density_l = min(1, c * like_l), with c set by the total. So a budget that was learnt at another sparsity, or on a
     smaller network of the same family whose tensors have the same names, serves here.
-
-    Args:
-        profile: what the tensors cost.
-        goal: as in :func:`uniform`.
-        like: the budget to follow; it must name exactly the tensors of the profile.
-
-    Raises:
-        ValueError: if the names differ, or the tensors that it does not leave empty cannot hold the total.
 
     Example:
         >>> from softprune import Budget, Sparsity

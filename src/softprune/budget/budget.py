@@ -24,9 +24,7 @@ from softprune.records import BUDGET, parse_json, read_text, require_format, wri
 if TYPE_CHECKING:
     from rich.table import Table
 
-# The two texts of a budget: CSV for spreadsheets, JSON with one tensor per line. Needs no torch.
-
-
+# The two texts of a budget: CSV for spreadsheets, JSON with one tensor per line.
 COLUMNS = ("name", "density", "shape", "macs")
 # Rows that carry the fixed costs of a profile, so that a CSV loses nothing. No tensor has such a name.
 OTHER, POOL = "(other)", "(pool)"
@@ -203,10 +201,9 @@ class Budget(Mapping[str, float]):
         return round(profile.total_macs(pool=pool) - pruned)
 
     def validate(self, profile: Profile | None = None) -> None:
-        """Raise one ValueError that lists everything wrong with this budget.
+        """Raise one ValueError that lists everything wrong: densities, and names and shapes against ``profile``.
 
-        Checked are the densities, and against ``profile`` (default: the attached one) missing and
-        extra names, and shapes that differ from the attached profile.
+        By default that is the attached profile.
         """
         faults = [
             f"density of {name} is {value:g}, not in [0, 1]" for name, value in self.items() if not 0 <= value <= 1
@@ -245,26 +242,16 @@ class Budget(Mapping[str, float]):
 
     @classmethod
     def load(cls, where: str | os.PathLike[str]) -> Budget:
-        """Read a ``.json`` or ``.csv`` file, a run folder, or a published budget by name.
-
-        Args:
-            where: a path, a folder holding ``budget.json``, or a name such as ``"resnet50/str-90.23"``.
-        """
+        """Read a ``.json`` or ``.csv`` file, a folder with a ``budget.json``, or a published budget by its name."""
         path = Path(where)
         if path.is_dir():
             path = path / BUDGET
         if path.is_file() or path.suffix in (".json", ".csv"):
-            return cls._from_file(path)
-
+            text = read_text(path)
+            if path.suffix != ".csv":
+                return cls.from_json(text, origin=str(path))
+            return _checked(cls(*from_csv(text, origin=str(path))), str(path))
         return published(os.fspath(where))
-
-    @classmethod
-    def _from_file(cls, path: Path) -> Budget:
-        text = read_text(path)
-        if path.suffix != ".csv":
-            return cls.from_json(text, origin=str(path))
-        densities, profile = from_csv(text, origin=str(path))
-        return _checked(cls(densities, profile), str(path))
 
     def to_json(self) -> str:
         """The JSON document, with format name and version."""
@@ -281,7 +268,7 @@ class Budget(Mapping[str, float]):
 
     @classmethod
     def from_json(cls, text: str, *, origin: str = "budget") -> Budget:
-        """Read the JSON document; ``origin`` names the file in a message."""
+        """Read the JSON document; ``origin`` names the file in messages."""
         data = parse_json(text, origin)
         require_format(data, FORMAT, version=VERSION, origin=origin)
         densities = data.get("densities")
@@ -325,11 +312,8 @@ def _checked(budget: Budget, origin: str) -> Budget:
     return budget
 
 
-# The paper's budgets, ready to load. Needs no torch.
-
-
-ZOO_FORMAT = "softprune-zoo"
-ZOO_VERSION = 1
+# The paper's budgets, ready to load.
+ZOO_FORMAT, ZOO_VERSION = "softprune-zoo", 1
 NETWORKS = ("resnet50", "mobilenetv1")  # one data file each
 
 

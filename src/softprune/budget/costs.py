@@ -161,7 +161,7 @@ class Profile:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, origin: str = "profile") -> Profile:
-        """Read the JSON form; ``origin`` names the file in a message."""
+        """Read the JSON form; ``origin`` names the file in messages."""
         if not isinstance(data, Mapping):
             raise ValueError(f"{origin} holds a {type(data).__name__} where a profile object is needed")
         require_format(dict(data), FORMAT, version=VERSION, origin=origin)

@@ -1,4 +1,4 @@
-"""A curve: the time of one layer as a function of its density. Needs no torch."""
+"""Tables of measured times: how long each layer of a network takes at each density. Needs no torch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,7 @@ BEND = 0.9
 
 @dataclass(frozen=True)
 class Curve:
-    """A function that is linear between its knots and never falls; the first knot is at density 0, the last at 1.
-
-    Args:
-        densities: of the knots, rising.
-        seconds: at each of them.
-    """
+    """Seconds as a function of the density, linear between knots and never falling, from density 0 to 1."""
 
     densities: tuple[float, ...]
     seconds: tuple[float, ...]
@@ -45,10 +40,6 @@ class Curve:
         last point is at density 1 and the curve rises more slowly before it, it goes on with the slope that it had
         for nine tenths of the way up to the dense time, and covers the rest slowly: a curve that still rises lets a
         total that falls bit by bit take weights bit by bit.
-
-        Args:
-            densities: rising, in (0, 1], two at least.
-            seconds: as many.
 
         Example:
             >>> Curve.through((0.5, 1.0), (3.0, 4.0))
@@ -104,9 +95,6 @@ def isotonic(values: Sequence[float]) -> list[float]:
     return [total / count for total, count in pools for _ in range(count)]
 
 
-# A table of measured times: how long each layer takes at each density. Needs no torch.
-
-
 FORMAT = "softprune-latency"
 VERSION = 1
 _FACTS = ("processor", "level", "threads", "batch")
@@ -114,14 +102,7 @@ _FACTS = ("processor", "level", "threads", "batch")
 
 @dataclass(frozen=True)
 class LayerTime:
-    """The times of the layer that one tensor belongs to, as measured.
-
-    Args:
-        name: of the tensor, as in budgets and profiles.
-        shape: of the tensor.
-        densities: at which it was measured, rising, in (0, 1], two at least.
-        seconds: at each of them.
-    """
+    """The times of the layer that one tensor belongs to, measured at two densities or more, rising in (0, 1]."""
 
     name: str
     shape: tuple[int, ...]
@@ -172,15 +153,8 @@ class Timing:
 class LatencyTable:
     """Times of a network on one machine: per layer as a function of its density, and of everything else.
 
-    The measured points are kept as they are; times are read from the monotone curve through them.
-
-    Args:
-        layers: one entry for each tensor.
-        fixed: seconds of what no tensor accounts for: other layers, and the call itself.
-        processor: that it was measured on.
-        level: the instruction set.
-        threads: of the engine.
-        batch: samples per call.
+    The measured points are kept as they are; times are read from the monotone curve through them. `fixed` are the
+    seconds of what no tensor accounts for: other layers, and the call itself. `level` is the instruction set.
 
     Example:
         >>> layer = LayerTime("fc.weight", (10, 8), (0.1, 1.0), (2e-6, 11e-6))
@@ -235,11 +209,7 @@ class LatencyTable:
         return self.fixed + math.fsum(self.seconds(name, densities.get(name, 1.0)) for name in self._by_name)
 
     def require(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Refuse tensors that this table does not have, or has in other shapes.
-
-        Raises:
-            ValueError: naming them.
-        """
+        """Raise a ValueError that names tensors that this table does not have, or has in other shapes."""
         missing = [name for name in shapes if name not in self._by_name]
         other = [
             f"{name} is {_shape(self._by_name[name].shape)} there and {_shape(shape)} here"
@@ -279,10 +249,22 @@ class LatencyTable:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, origin: str = "table of times") -> LatencyTable:
-        """Read the JSON form; ``origin`` names the file in a message."""
-
+        """Read the JSON form, of which nothing is believed; ``origin`` names the file in messages."""
         require_format(dict(data), FORMAT, version=VERSION, origin=origin)
-        return read_table(data, origin=origin)
+        rows = data.get("layers")
+        if not isinstance(rows, list):
+            raise ValueError(f"{origin} has no list 'layers'")
+        try:
+            return cls(
+                tuple(_layer(row, number) for number, row in enumerate(rows)),
+                fixed=_number(data.get("fixed"), "fixed"),
+                processor=_text(data.get("processor"), "processor"),
+                level=_text(data.get("level"), "level"),
+                threads=_count(data.get("threads"), "threads"),
+                batch=_count(data.get("batch"), "batch"),
+            )
+        except ValueError as error:
+            raise ValueError(f"{origin}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a ``.json`` file; an existing one is replaced as a whole."""
@@ -299,35 +281,6 @@ class LatencyTable:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
-
-
-# Tables of times as they are read: nothing in a file is believed. Needs no torch.
-
-
-def read_table(data: Mapping[str, Any], *, origin: str) -> LatencyTable:
-    """A table from its JSON form.
-
-    Args:
-        data: the document.
-        origin: names the file in a message.
-
-    Raises:
-        ValueError: for anything that is not as it must be.
-    """
-    rows = data.get("layers")
-    if not isinstance(rows, list):
-        raise ValueError(f"{origin} has no list 'layers'")
-    try:
-        return LatencyTable(
-            tuple(_layer(row, number) for number, row in enumerate(rows)),
-            fixed=_number(data.get("fixed"), "fixed"),
-            processor=_text(data.get("processor"), "processor"),
-            level=_text(data.get("level"), "level"),
-            threads=_count(data.get("threads"), "threads"),
-            batch=_count(data.get("batch"), "batch"),
-        )
-    except ValueError as error:
-        raise ValueError(f"{origin}: {error}") from error
 
 
 def _layer(row: Any, number: int) -> LayerTime:

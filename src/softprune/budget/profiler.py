@@ -26,7 +26,6 @@ from softprune.ops.recurrence.fused import OPERATOR as _RECURRENCE
 
 # Which tensors of a model are prunable, found by module type.
 
-
 # Module type -> names of its weight tensors. MultiheadAttention's output projection is a Linear of its
 # own; recurrent modules number their tensors by layer and are asked for them.
 _LAYERS = (
@@ -53,13 +52,9 @@ class PrunableTensor:
 def prunable_tensors(model: nn.Module) -> list[PrunableTensor]:
     """The weights of convolutions, linear, bilinear, embedding, attention and recurrent modules.
 
-    A Parameter of several modules (tied weights) is listed under each name; a module used twice is
-    listed once. Left out are weights
-    that are no Parameter: those computed by hooks (``torch.nn.utils.prune``, the old
+    In the order of ``model.named_modules()``; a Parameter of several modules (tied weights) is listed under each name.
+    Left out are weights that are no Parameter: those computed by hooks (``torch.nn.utils.prune``, the old
     ``weight_norm``) or from several originals (``parametrizations.weight_norm``).
-
-    Returns:
-        The tensors in the order of ``model.named_modules()``.
 
     Example:
         >>> from torch import nn
@@ -159,30 +154,19 @@ def sandbox(model: nn.Module) -> Iterator[None]:
         if "torch._dynamo" in sys.modules:  # importing it takes seconds, and without it nothing is compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.no_grad())
-        stack.callback(_restore_modes, [(m, m.training) for m in model.modules()])
-        stack.callback(_restore_buffers, _saved_buffers(model))
+        named = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+        buffers = [(m, name, buffer, buffer.clone()) for m, name, buffer in named]
+        stack.callback(_restore, [(m, m.training) for m in model.modules()], buffers)
         model.eval()
         # Casts cached by an enclosing autocast would hide which weight they came from.
         torch.clear_autocast_cache()
         yield
 
 
-def _restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
+def _restore(modes: list[tuple[nn.Module, bool]], buffers: list[tuple[nn.Module, str, Tensor, Tensor]]) -> None:
     for module, training in modes:
         module.training = training
-
-
-def _saved_buffers(model: nn.Module) -> list[tuple[nn.Module, str, Tensor, Tensor]]:
-    return [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-
-
-def _restore_buffers(saved: list[tuple[nn.Module, str, Tensor, Tensor]]) -> None:
-    for module, name, buffer, content in saved:
+    for module, name, buffer, content in buffers:
         module._buffers[name] = buffer
         # Only what changed is written: a write would invalidate a backward pass that is still pending.
         if not buffer.is_meta and not torch.equal(buffer, content):
@@ -219,20 +203,14 @@ class MacCounter(TorchDispatchMode):
     Identity of storage survives views (chunks of an attention projection, transposes) and exists on
     the meta device. Weak references are held: they keep a storage's address from being reused, but
     not its memory.
-
-    Attributes:
-        macs: weight name -> multiply-adds, in the order in which the weights were first touched.
-        other_macs: multiply-adds without a known weight.
-        pool_macs: input elements of average pools.
-        paused: while above 0 nothing is counted (the number of parametrizations at work).
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.macs: dict[str, int] = {}
-        self.other_macs = 0
-        self.pool_macs = 0
-        self.paused = 0
+        self.macs: dict[str, int] = {}  # by weight, in the order in which they were first touched
+        self.other_macs = 0  # without a known weight
+        self.pool_macs = 0  # input elements of average pools
+        self.paused = 0  # parametrizations at work; above 0 nothing is counted
         self._owners: dict[StorageWeakRef, list[tuple[int, int, str]]] = {}
 
     def watch(self, tensor: Tensor, name: str) -> None:
@@ -307,9 +285,6 @@ def _is_global_pool(x: Tensor, dim: Any = None, *_: Any, **__: Any) -> bool:
         return False
     first = x.dim() - len(dim)
     return len(dim) >= 2 and first in (1, 2) and sorted(d % x.dim() for d in dim) == list(range(first, x.dim()))
-
-
-# Profile a model: run it once and count what each tensor costs.
 
 
 def profile(model: nn.Module, example: Any, *, tensors: Sequence[str] | None = None) -> Profile:
@@ -414,23 +389,17 @@ def _other_params(model: nn.Module, rows: set[nn.Parameter]) -> int:
     return sum(p.numel() for p in model.parameters() if p not in rows and p not in own)
 
 
-# Uses: how many vectors the matrix of a low-rank layer multiplies in one forward pass.
-
-
 class Uses(NamedTuple):
-    """For each layer the vectors that it multiplies, and the multiply-adds of everything else, pools as well."""
+    """For each low-rank layer the vectors that it multiplies in a pass, and the multiply-adds of everything else."""
 
     vectors: dict[str, int]
     other_macs: int
 
 
 def low_rank_uses(model: nn.Module, example: Any, layers: Mapping[str, Any]) -> Uses:
-    """Count them: through the factors, or through the product that the layer hands out as its ``weight``.
+    """Count the vectors that go through the factors, or through the product that a layer hands out as its ``weight``.
 
-    Args:
-        model: left as it was.
-        example: as of :func:`softprune.budget.profiler.profile`.
-        layers: name -> layer with the factors ``up`` and ``down`` and the product ``weight``.
+    `layers` are named ones with the factors ``up`` and ``down`` and the product ``weight``. The model stays as it was.
     """
     counter = MacCounter()
     for name, layer in layers.items():

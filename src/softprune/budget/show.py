@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from softprune.budget.budget import Budget
     from softprune.budget.costs import Profile
 
-# Budgets and profiles as notebooks and terminals show them. Needs no torch.
-
 
 MOST_ROWS = 120  # a notebook shows all it is given; of a longer table the middle is left out
 Row = tuple[str, ...]
@@ -24,19 +22,12 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of text: the first column holds names, the others numbers.
-
-    Args:
-        caption: one line above it.
-        columns: their headings.
-        rows: one for each tensor.
-        totals: rows below a line.
-    """
+    """A table of text: the first column holds names, the others numbers."""
 
     caption: str
     columns: Row
     rows: tuple[Row, ...]
-    totals: tuple[Row, ...] = ()
+    totals: tuple[Row, ...] = ()  # below a line
 
     def html(self) -> str:
         """A small table, everything escaped."""
@@ -66,11 +57,7 @@ class Sheet:
 
 
 def budget_sheet(budget: Budget, *, caption: str | None = None) -> Sheet:
-    """What a budget keeps of each tensor and of all of them.
-
-    Args:
-        budget: any budget; without a profile it has densities alone.
-        caption: instead of its source.
+    """What a budget keeps of each tensor and of all of them; the caption is its source if none is given.
 
     Example:
         >>> from softprune.budget.budget import Budget
@@ -140,9 +127,6 @@ def _shape(shape: Sequence[int]) -> str:
 def _html_row(cells: Row, tag: str) -> str:
     left, right = 'style="text-align: left"', 'style="text-align: right"'
     return "<tr>" + "".join(f"<{tag} {right if n else left}>{escape(c)}</{tag}>" for n, c in enumerate(cells)) + "</tr>"
-
-
-# Two budgets side by side. Needs no torch.
 
 
 @dataclass(frozen=True)

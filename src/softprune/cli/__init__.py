@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import bench, budget, export, model, report, sweep, training, watch
+from softprune.cli import bench, budget, export, report, sweep, training, watch
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -31,10 +31,10 @@ for command in (
     export.export,
     bench.bench,
     training.methods,
-    model.profile,
+    budget.profile,
 ):
     app.command()(command)
-app.command("import-str")(model.import_str)
+app.command("import-str")(budget.import_str)
 
 
 @app.callback(invoke_without_command=True)

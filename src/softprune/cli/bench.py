@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from softprune.cli.export import print_written
-from softprune.cli.model import InputShape
-from softprune.cli.terminal import Trust, console, errors, number, table
+from softprune.cli.export import export
+from softprune.cli.terminal import InputShape, Trust, console, errors, number, say, table
 from softprune.records import LATENCY, OUR_ENGINE, RESULT
 from softprune.records import BenchKey as Key
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 # Columns from which on there is room for the kernel of each layer.
 _WIDE = 110
 PUBLISHED = "zoo:resnet50/str-90.23"
+HOW_TO_COMPILE = "with a C++ compiler installed, `python -m softprune.deploy.engine.build` makes them"
 
 
 def bench(
@@ -75,7 +75,8 @@ def bench(
     softprune bench resnet50 --table table.json
     """
     if to_table is not None:
-        refuse_beside_table({"--against": against, "--out": out})
+        if given := [name for name, value in (("--against", against), ("--out", out)) if value is not None]:
+            raise ValueError(f"{given[0]} has no effect with --table: leave it out")
         write_latency(network, to_table, batch=batch, threads=threads, shape=shape, size=size, tune=tune, trust=trust)
         return
     if shape is not None:
@@ -100,13 +101,7 @@ def bench(
         )
     print_bench(result)
     if out is not None:
-        console.print(f"wrote {write_bench(result, out)}", highlight=False, markup=False, soft_wrap=True)
-
-
-def refuse_beside_table(options: Mapping[str, object]) -> None:
-    """A table of times is made without other engines."""
-    if given := [name for name, value in options.items() if value is not None]:
-        raise ValueError(f"{given[0]} has no effect with --table: leave it out")
+        say(f"wrote {write_bench(result, out)}")
 
 
 @contextmanager
@@ -121,26 +116,19 @@ def progress() -> Iterator[Callable[[str], object]]:
 
 def print_bench(result: Mapping[str, Any]) -> None:
     """Standings, ratios, share of the roofline, and the layers if they were timed."""
-    console.print(
+    say(
         f"{result[Key.NETWORK]} on {result[Key.PROCESSOR]} ({result[Key.LEVEL]}), batch {result[Key.BATCH]}, "
-        f"threads {result[Key.THREADS]}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"threads {result[Key.THREADS]}"
     )
     rows = table("engine", "best ms", "median ms", "bursts", "dropped", "ratio", "spread")
     for name, standing in result[Key.ENGINES].items():
         ratio = result[Key.RATIOS].get(name)
-        faster = (
-            ("", "")
-            if ratio is None
-            else (f"{ratio[Key.BEST]:.2f} x", f"{ratio[Key.LOW]:.2f} to {ratio[Key.HIGH]:.2f}")
-        )
+        faster = [f"{ratio[Key.BEST]:.2f} x", f"{ratio[Key.LOW]:.2f} to {ratio[Key.HIGH]:.2f}"] if ratio else ["", ""]
         times = f"{1e3 * standing[Key.SECONDS]:.3f}", f"{1e3 * standing[Key.MEDIAN]:.3f}"
         rows.add_row(name, *times, str(standing[Key.BURSTS]), str(standing[Key.DROPPED]), *faster)
     console.print(rows)
     for line in _remarks(result):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
     if result[Key.LAYERS]:
         print_layers(result[Key.LAYERS])
 
@@ -179,10 +167,7 @@ def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
             f"this processor can load for them from its second-level cache"
         )
     else:
-        yield (
-            "the compiled kernels are missing, the slow reference engine ran: with a C++ compiler installed, "
-            "`python -m softprune.deploy.engine.build` makes them"
-        )
+        yield f"the compiled kernels are missing, the slow reference engine ran: {HOW_TO_COMPILE}"
     if result[Key.RATIOS]:
         yield (
             "ratio: best time of the other engine, which computes the zeros too, over softprune's; spread: quartiles "
@@ -206,12 +191,9 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def show_speed(folder: Path) -> None:
-    """Export the network of a run, time it, time ResNet50 with a published budget, and print the ratios.
+    """Export the network of a finished run, time it and ResNet50 with a published budget, and print the ratios.
 
-    A machine on which that cannot be done gets a line that says why.
-
-    Args:
-        folder: a run, left alone if it is not finished; it gets model.spx and latency.json.
+    The run folder gets model.spx and latency.json. A machine on which that cannot be done gets a line that says why.
     """
     if not (folder / RESULT).is_file():
         return  # it was stopped, and whoever did that does not want to wait
@@ -219,20 +201,19 @@ def show_speed(folder: Path) -> None:
     from softprune.deploy.engine.library import library
 
     try:
-        spx = print_written(folder, "spx", force=True)
+        spx = export(folder, force=True)
         if library() is None:
-            _say(
-                "no times: the engine's kernels are not compiled here. With a C++ compiler installed, "
-                "`python -m softprune.deploy.engine.build` makes them"
-            )
+            say(f"no times: the engine's kernels are not compiled here; {HOW_TO_COMPILE}")
             return
         with progress() as note:
             own, large = _measure(str(spx), note)
         write_bench(own, folder / LATENCY)
-        for line in _lines(own, large, spx):
-            _say(line)
     except (ValueError, OSError, ImportError) as error:
-        _say(f"no times: {error}")
+        say(f"no times: {error}")
+        return
+    say(f"this network on one thread: {_times(own)}")
+    say(f"ResNet50 with a published budget, 90.23 % zeros, on one thread: {_times(large)}")
+    say(f"more: softprune bench {PUBLISHED}, softprune bench {spx}")
 
 
 def _measure(spx: str, note: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -246,12 +227,6 @@ def _measure(spx: str, note: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return own, large
 
 
-def _lines(own: Mapping[str, Any], large: Mapping[str, Any], spx: Path) -> Iterator[str]:
-    yield f"this network on one thread: {_times(own)}"
-    yield f"ResNet50 with a published budget, 90.23 % zeros, on one thread: {_times(large)}"
-    yield f"more: softprune bench {PUBLISHED}, softprune bench {spx}"
-
-
 def _times(result: Mapping[str, Any]) -> str:
     words = f"{1e3 * result[Key.ENGINES][OUR_ENGINE][Key.SECONDS]:.3g} ms"
     for name, ratio in result[Key.RATIOS].items():
@@ -260,11 +235,7 @@ def _times(result: Mapping[str, Any]) -> str:
     return words
 
 
-def _say(text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-# Tables of times on the command line: measured, and laid over a budget.
+# Tables of times: measured, and laid over a budget.
 
 
 def write_latency(
@@ -296,7 +267,7 @@ def write_latency(
     with progress() as note, torch.no_grad():
         found = measure_latency(module, example, batch=batch, threads=threads, effort=Effort(tune=tune), progress=note)
     print_latency(found)
-    console.print(f"wrote {found.save(path)}", highlight=False, markup=False, soft_wrap=True)
+    say(f"wrote {found.save(path)}")
 
 
 def print_latency(found: LatencyTable) -> None:
@@ -314,8 +285,7 @@ def print_latency(found: LatencyTable) -> None:
 
 def print_facts(found: LatencyTable) -> None:
     """Print the processor, batch and threads of a table of times."""
-    text = f"{found.processor} ({found.level}), batch {found.batch}, threads {found.threads}"
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    say(f"{found.processor} ({found.level}), batch {found.batch}, threads {found.threads}")
 
 
 def print_timing(timing: Timing) -> None:
@@ -323,9 +293,8 @@ def print_timing(timing: Timing) -> None:
     rows = table("tensor", "density", "us", "us dense", "times faster")
     for row in timing.rows:
         faster = f"{row.dense_seconds / row.seconds:.2f}" if row.seconds > 0 else "-"
-        rows.add_row(
-            row.name, f"{row.density:.4f}", f"{1e6 * row.seconds:.1f}", f"{1e6 * row.dense_seconds:.1f}", faster
-        )
+        micro = f"{1e6 * row.seconds:.1f}", f"{1e6 * row.dense_seconds:.1f}"
+        rows.add_row(row.name, f"{row.density:.4f}", *micro, faster)
     rows.add_section()
     rows.add_row("everything else", "", *[f"{1e6 * timing.fixed:.1f}"] * 2, "")
     times = (f"{1e6 * seconds:.1f}" for seconds in (timing.seconds, timing.dense_seconds))

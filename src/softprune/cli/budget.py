@@ -1,4 +1,4 @@
-"""Commands about budgets."""
+"""Commands about budgets and about what networks cost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.table import Table
 
 from softprune.budget.units import noun, unit_words
 from softprune.cli.bench import print_facts, print_timing
-from softprune.cli.model import InputShape, ModelName, count
-from softprune.cli.terminal import console, number, table
+from softprune.cli.terminal import InputShape, ModelName, console, number, say, table
 
 if TYPE_CHECKING:
     from softprune.budget.budget import Budget
+    from softprune.budget.costs import Profile
 
 app = typer.Typer(
     help="Budgets: how much of each tensor is kept. A budget is named by a .json or .csv file, a run folder, or a "
@@ -112,8 +112,59 @@ def allocate(
         budget = {"uniform": uniform, "erk": erk}[by](count(model, shape), goals[0], dense=tuple(dense or ()))
     print_budget(budget)
     if out is not None:
-        budget.save(out)
-        console.print(f"wrote {out}", highlight=False)
+        say(f"wrote {budget.save(out)}")
+
+
+# Commands about networks.
+
+
+def profile(
+    model: ModelName,
+    shape: InputShape = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the profile to this JSON file.")] = None,
+) -> None:
+    """Count weights and multiply-adds of a network, tensor by tensor. Needs no memory for the weights."""
+    costs = count(model, shape)
+    rows = table("tensor", "shape", "weights", "MACs")
+    for t in costs:
+        rows.add_row(t.name, "x".join(map(str, t.shape)), number(t.params), number(t.macs))
+    rows.add_section()
+    rows.add_row("total", "", number(costs.params), number(costs.macs))
+    rows.add_row("average pools", "", "", number(costs.pool_macs))
+    if costs.other_macs:
+        rows.add_row("of the total, in no tensor", "", "", number(costs.other_macs))
+    console.print(rows)
+    if out is not None:
+        from softprune.budget.budget import to_json
+        from softprune.records import write_text
+
+        say(f"wrote {write_text(out, to_json(costs.to_dict()))}")
+
+
+def import_str(
+    file: Annotated[Path, typer.Argument(help="Checkpoint of the authors' code (keys end in sparseThreshold).")],
+    out: Annotated[Path, typer.Option(help="Folder for model.safetensors and budget.json.")],
+) -> None:
+    """Turn a published STR checkpoint into plain sparse weights and a budget; runs no code from the file."""
+    from softprune.core.state_file import read_str_checkpoint, write_sparse_weights
+
+    weights, budget = read_str_checkpoint(file)
+    write_sparse_weights(weights, budget, out)
+    say(f"{len(budget)} sparse tensors, {budget.overall:.2%} zeros overall, {budget.params:,} weights left")
+    say(f"wrote {out / 'model.safetensors'} and {out / 'budget.json'}")
+
+
+def count(model: str, shape: str | None) -> Profile:
+    """The profile of a network by name, counted on the meta device."""
+    import torch
+
+    from softprune.budget.profiler import profile as profile_of
+    from softprune.nn.catalog import build_on_meta, example_shape
+
+    return profile_of(build_on_meta(model), torch.empty(example_shape(model, shape), device="meta"))
+
+
+# Budgets as other commands print them.
 
 
 def print_budget(budget: Budget, *, thresholds: dict[str, float] | None = None) -> None:

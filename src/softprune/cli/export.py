@@ -4,43 +4,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softprune.cli.terminal import Trust, console
+from softprune.cli.terminal import Trust, say
 
 if TYPE_CHECKING:
     from softprune.deploy.export.formats import Content
     from softprune.train.load_run import PlainNetwork
 
-# Windows on which the ranges of integers are measured.
-WINDOWS = 256
+WINDOWS = 256  # of an example, on which the ranges of integers are measured
 NORMALISATIONS = ("steps", "features", "none")
-
-
-@dataclass(frozen=True)
-class COptions:
-    """What is asked for a C program.
-
-    Attributes:
-        int8: integer arithmetic.
-        identifier: what its names begin with; None for the usual one.
-        normalisation: one of `NORMALISATIONS`; None for the first.
-    """
-
-    int8: bool = False
-    identifier: str | None = None
-    normalisation: str | None = None
-
-    def check(self, format_name: str) -> None:
-        """Refuse options that do not fit, before anything is read."""
-        if format_name != "c" and self != COptions():
-            raise ValueError(f"--int8, --name and --normalisation are for --format c; the format is {format_name}")
-        if self.normalisation not in (None, *NORMALISATIONS):
-            raise ValueError(f"--normalisation is {', '.join(NORMALISATIONS)}; got {self.normalisation!r}")
 
 
 def export(
@@ -81,7 +57,7 @@ def export(
             "alike for all of them: features; not at all: none."
         ),
     ] = None,
-) -> None:
+) -> Path:
     """Write the network of a run, or of baked weights, for the engine or for other programs.
 
     softprune export runs/a
@@ -92,59 +68,45 @@ def export(
 
     softprune export runs/har2 --format c --int8
     """
-    wish = COptions(int8, name, normalisation)
-    print_written(source, format_name, out=out, best=best, model=model, shape=shape, force=force, trust=trust, c=wish)
-
-
-def print_written(
-    source: Path,
-    format_name: str,
-    *,
-    out: Path | None = None,
-    best: bool = False,
-    model: str | None = None,
-    shape: str | None = None,
-    force: bool = False,
-    trust: bool = False,
-    c: COptions | None = None,
-) -> Path:
-    """Write a network and say how large it is; returns where it is."""
     from softprune.deploy.export.formats import target, write_format
     from softprune.train.load_run import plain_network
 
-    wish = c or COptions()
-    wish.check(format_name)
+    if format_name != "c" and (int8 or name is not None or normalisation is not None):
+        raise ValueError(f"--int8, --name and --normalisation are for --format c; the format is {format_name}")
+    if normalisation not in (None, *NORMALISATIONS):
+        raise ValueError(f"--normalisation is {', '.join(NORMALISATIONS)}; got {normalisation!r}")
     place = target(source, format_name, out=out, force=force)
     network = plain_network(source, best=best, model=model, shape=shape, trust=trust)
-    written = write_format(_content(network, format_name, wish), format_name, place)
-    said = [
+    content = _content(network, c=format_name == "c", int8=int8, identifier=name, normalisation=normalisation)
+    written = write_format(content, format_name, place)
+    say(
         f"wrote {written.path}: {written.bytes:,} bytes, dense {written.dense_bytes:,}; "
-        f"{written.nonzeros:,} of {written.weights:,} weights are not zero",
-        *([written.note] if written.note else []),
-    ]
-    for line in said:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        f"{written.nonzeros:,} of {written.weights:,} weights are not zero"
+    )
+    if written.note:
+        say(written.note)
     return written.path
 
 
-def _content(network: PlainNetwork, format_name: str, wish: COptions) -> Content:
+def _content(
+    network: PlainNetwork, *, c: bool, int8: bool, identifier: str | None, normalisation: str | None
+) -> Content:
     import torch
 
     from softprune.deploy.export.formats import Content
     from softprune.nn import FastGRNNClassifier
 
-    example = torch.zeros(network.example_shape)
-    if format_name != "c" or not isinstance(network.module, FastGRNNClassifier):
-        return Content(network.module, example, network.name, network.args)
+    if not c or not isinstance(network.module, FastGRNNClassifier):
+        return Content(network.module, torch.zeros(network.example_shape), network.name, network.args)
     found = network.source.normalisation if network.source is not None else None
-    if found is not None and wish.normalisation == "features":
+    if found is not None and normalisation == "features":
         found = found.over_steps()
     return Content(
         network.module,
         network.inputs(WINDOWS),
         network.name,
         network.args,
-        int8=wish.int8,
-        identifier=wish.identifier or "fastgrnn",
-        normalisation=None if found is None or wish.normalisation == "none" else (found.mean, found.scale),
+        int8=int8,
+        identifier=identifier or "fastgrnn",
+        normalisation=None if found is None or normalisation == "none" else (found.mean, found.scale),
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli.terminal import console
+from softprune.cli.terminal import say
 
 NEWS_EVERY = 5  # seconds
 
@@ -39,7 +39,7 @@ def report(
         if port:
             raise ValueError(f"--port {port} is for --follow; add --follow or leave it out")
         for path in write_report(runs, out or Path("report.html"), against=names, figures=figures):
-            console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+            say(f"wrote {path}")
         return
     if out is not None or figures is not None:
         raise ValueError("--follow writes no files: leave out --out and --figures, or leave out --follow")
@@ -51,11 +51,11 @@ def report(
 
     page()  # what is wrong with the arguments is said here, not in the browser
     with FollowServer(page, port=port) as server:
-        console.print(f"{server.url} shows the run as it goes on; Ctrl-C ends it", highlight=False, soft_wrap=True)
+        say(f"{server.url} shows the run as it goes on; Ctrl-C ends it")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            console.print("stopped")
+            say("stopped")
 
 
 def compare(
@@ -78,4 +78,4 @@ def compare(
     from softprune.reporting.compare import write_comparison
 
     for path in write_comparison(runs, out, figures=figures, reference=reference):
-        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        say(f"wrote {path}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from softprune.cli.terminal import Trust, console, percent, table
+from softprune.cli.terminal import Trust, console, percent, say, table
 
 if TYPE_CHECKING:
     from softprune.train.sweep.results import Results, TrialResult
@@ -38,14 +38,12 @@ def sweep(
 
     softprune sweep sweep.yaml --storage postgresql://host/studies
     """
-    from softprune.train.sweep.run import prepare_sweep, read_results, run_sweep
+    from softprune.train.sweep.run import describe, prepare_sweep, read_results, run_sweep
     from softprune.train.sweep.sweep import Sweep
 
     plan = Sweep.load(file, storage=storage, trust=trust)
     if dry_run:
-        from softprune.train.sweep.run import describe
-
-        _say(describe(plan))
+        say(describe(plan))
         return
     folder = out or Path("runs") / plan.config.name
     if workers == 1:
@@ -59,11 +57,7 @@ def sweep(
 
 
 class SweepView:
-    """One line per trial.
-
-    Args:
-        quiet: show notes only.
-    """
+    """One line per trial; quiet, notes only."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -77,16 +71,13 @@ class SweepView:
         if results.best:
             best = results.best[0]
             many = len(results.sweep.config.objectives) > 1
-            words.append(
-                f"({len(results.best)} in the Pareto set)"
-                if many
-                else f"(best {objectives(best)} of {best.number:04d})"
-            )
+            one = f"(best {objectives(best)} of {best.number:04d})"
+            words.append(f"({len(results.best)} in the Pareto set)" if many else one)
         words.append(f"{results.ended}/{len(results.trials)}")
         self.on_note("  ".join(word for word in words if word))
 
     def on_note(self, text: str) -> None:
-        _say(text)
+        say(text)
 
 
 def objectives(trial: TrialResult) -> str:
@@ -122,13 +113,9 @@ def _report(results: Results, folder: Path) -> None:
         console.print(rows)
     failed = next((trial for trial in results.trials if trial.state == "failed"), None)
     if failed is not None:
-        _say(f"trial {failed.number:04d} failed: {failed.reason}")
-    _say(f"{', '.join(f'{n} {state}' for state, n in counts.items())}; all in {folder / 'trials.csv'}")
+        say(f"trial {failed.number:04d} failed: {failed.reason}")
+    say(f"{', '.join(f'{n} {state}' for state, n in counts.items())}; all in {folder / 'trials.csv'}")
     if results.ended < total:
         left = total - results.ended
-        _say(f"{left} trial{'s are' if left > 1 else ' is'} left; the same command goes on")
+        say(f"{left} trial{'s are' if left > 1 else ' is'} left; the same command goes on")
         raise typer.Exit(1)
-
-
-def _say(text: str) -> None:
-    console.print(escape(text), highlight=False, soft_wrap=True)

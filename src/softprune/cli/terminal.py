@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from softprune.train.observer import Progress as TrainingProgress
 from softprune.train.observer import Silent
 
 console = Console()
@@ -23,7 +23,16 @@ Trust = Annotated[
         "--trust", help="Import and run the Python code that the file or folder names (package.module:factory)."
     ),
 ]
+ModelName = Annotated[
+    str, typer.Argument(help="A network such as resnet50 or mobilenetv1, or package.module:factory of your own.")
+]
+InputShape = Annotated[str | None, typer.Option("--input", help="Input shape with batch 1, such as 1,3,224,224.")]
 LEFT_ALIGNED = ("note", "method", "what it is", "what it does", "cost", "shape", "role", "takes", "paper")
+
+
+def say(text: object) -> None:
+    """Print a line as it is: without markup, colours for numbers, or line breaks of our own."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def table(first: str, *columns: str) -> Table:
@@ -45,11 +54,7 @@ def percent(value: float | None) -> str:
 
 
 class LiveView(Silent):
-    """The observer behind the progress bar. On a terminal a live bar, elsewhere one line per epoch.
-
-    Args:
-        quiet: show notes only.
-    """
+    """An observer of training: on a terminal a progress bar, elsewhere one line per epoch; quiet, notes only."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
@@ -70,9 +75,7 @@ class LiveView(Silent):
             self._bar.stop()
 
     def on_step(self, progress: object) -> None:
-        from softprune.train.observer import Progress as State
-
-        if not self._live or not isinstance(progress, State):
+        if not self._live or not isinstance(progress, TrainingProgress):
             return
         if self._task is None:
             self._task = self._bar.add_task("", total=progress.total_steps)
@@ -89,7 +92,7 @@ class LiveView(Silent):
         words = f"epoch {int(metrics['epoch']) + 1}  step {metrics['step']}  accuracy {float(metrics['accuracy']):.2%}"
         if "sparsity" in metrics:
             words += f"  sparsity {float(metrics['sparsity']):.2%}"
-        console.print(f"{words}  {float(metrics['seconds']):.0f} s", highlight=False)
+        say(f"{words}  {float(metrics['seconds']):.0f} s")
 
     def on_note(self, text: str) -> None:
-        console.print(escape(text), highlight=False, soft_wrap=True)
+        say(text)

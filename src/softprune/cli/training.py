@@ -1,8 +1,5 @@
 """Commands that train, and what belongs to it: configurations, recipes, evaluation, baking."""
 
-
-# ruff: noqa: FBT002 - typer makes options of them
-
 from __future__ import annotations
 
 import json
@@ -17,7 +14,7 @@ from rich.padding import Padding
 
 from softprune.budget.units import noun
 from softprune.cli.budget import left_words, print_budget
-from softprune.cli.terminal import LiveView, Trust, console, percent, table
+from softprune.cli.terminal import LiveView, Trust, console, percent, say, table
 
 if TYPE_CHECKING:
     from softprune.train.run import Outcome
@@ -46,12 +43,12 @@ def demo(
 
         show_speed(folder)
     if find_spec("jinja2") is None:
-        console.print("a page about the run needs: pip install 'softprune[report]'", highlight=False)
+        say("a page about the run needs: pip install 'softprune[report]'")
         return
     from softprune.reporting.report import write_report
 
     (page,) = write_report([folder], folder / "report.html", against=["uniform"])
-    console.print(f"open {page.resolve().as_uri()} to see what happened", highlight=False, soft_wrap=True)
+    say(f"open {page.resolve().as_uri()} to see what happened")
 
 
 def train(
@@ -92,12 +89,12 @@ def train(
     if dry_run:
         from softprune.train.dry_run import plan_text
 
-        console.print(escape(plan_text(settings)), highlight=False, soft_wrap=True)
+        say(plan_text(settings))
         return
     if time_steps is not None:
         from softprune.train.dry_run import time_steps as measure
 
-        console.print(escape(measure(settings, time_steps)), highlight=False, soft_wrap=True)
+        say(measure(settings, time_steps))
         return
     from softprune.train.run import train as begin
 
@@ -113,13 +110,8 @@ def recipes() -> None:
     rows = table("recipe", "accuracy", "sparsity", "cost", "what it is")
     for info in listed():
         expected = info.expected
-        rows.add_row(
-            info.name,
-            percent(expected.get("accuracy")),
-            percent(expected.get("sparsity")),
-            info.cost,
-            info.summary,
-        )
+        shares = percent(expected.get("accuracy")), percent(expected.get("sparsity"))
+        rows.add_row(info.name, *shares, info.cost, info.summary)
     console.print(rows)
 
 
@@ -132,9 +124,9 @@ def evaluate(
     from softprune.train.load_run import evaluate_run
 
     score, budget = evaluate_run(run, best=best, trust=trust)
-    console.print(f"accuracy {score.accuracy:.2%}, loss {score.loss:.4f} on {score.samples:,} samples", highlight=False)
+    say(f"accuracy {score.accuracy:.2%}, loss {score.loss:.4f} on {score.samples:,} samples")
     if budget is not None:
-        console.print(f"sparsity {budget.overall:.2%}, {left_words(budget)}")
+        say(f"sparsity {budget.overall:.2%}, {left_words(budget)}")
 
 
 def bake(
@@ -148,7 +140,7 @@ def bake(
 
     budget = bake_run(run, out, best=best, trust=trust)
     zeros = f", {budget.overall:.2%} of the managed {noun(budget.units)} are zero" if budget is not None else ""
-    console.print(f"wrote {out}{zeros}", highlight=False)
+    say(f"wrote {out}{zeros}")
 
 
 @config_app.command()
@@ -166,7 +158,7 @@ def validate(config: Where, changes: Changes = None) -> None:
     from softprune.train.config import RunConfig
 
     settings = RunConfig.load(config or "", changes or (), trust=True)
-    console.print(f"{config} is valid: {settings.name}", highlight=False)
+    say(f"{config} is valid: {settings.name}")
 
 
 @config_app.command()
@@ -186,8 +178,8 @@ def _report(outcome: Outcome) -> None:
     if budget is not None:
         print_budget(budget, thresholds=RunFolder(outcome.folder).thresholds())
     last, best = outcome.result["last"], outcome.result["best"]
-    console.print(f"test accuracy {last['accuracy']:.2%} (best {best['accuracy']:.2%} after epoch {best['epoch'] + 1})")
-    console.print(f"run folder: {outcome.folder}", highlight=False)
+    say(f"test accuracy {last['accuracy']:.2%} (best {best['accuracy']:.2%} after epoch {best['epoch'] + 1})")
+    say(f"run folder: {outcome.folder}")
 
 
 def methods() -> None:

@@ -51,14 +51,7 @@ def watch(
 def follow(
     path: Path, screen: Console, *, once: bool = False, wait: Callable[[], None] = lambda: time.sleep(EVERY)
 ) -> None:
-    """Show a run until it is finished.
-
-    Args:
-        path: its folder.
-        screen: where to.
-        once: one picture only.
-        wait: what happens between two looks.
-    """
+    """Show the run in a folder until it is finished, or once; `wait` is what happens between two looks."""
     from rich.live import Live
 
     from softprune.reporting.live_run import WatchedRun
@@ -96,12 +89,7 @@ def refuse(path: Path, *, once: bool) -> None:
 
 
 def frame(run: WatchedRun, *, lines: int | None = None) -> RenderableType:
-    """One picture of a run.
-
-    Args:
-        run: after a look.
-        lines: of the terminal; a longer table of layers is thinned. None for all layers.
-    """
+    """One picture of a run, with a table of all its layers, or thinned to the lines of a terminal."""
     if not run.config:
         return Text(f"{plain(run.path.name)}: waiting for {CONFIG}")
     parts: list[RenderableType] = [Text(plain(run.title), style="bold"), _progress(run), _curves(run)]
