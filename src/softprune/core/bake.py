@@ -28,14 +28,10 @@ def managed_targets(model: nn.Module) -> tuple[Target, ...]:
 
 
 def linked_targets(model: nn.Module, sparsifier: Any) -> tuple[tuple[Target, ...], nn.Module]:
-    """The tensors that this Sparsifier manages, or whose copies these are, under the names that they have in its model.
+    """The tensors that a Sparsifier manages, or whose copies these are, under the names that they have in its model.
 
-    Args:
-        model: its model, a copy of that, or anything around either.
-        sparsifier: of the model.
-
-    Returns:
-        The tensors, and the part of `model` that is or was the model of the Sparsifier.
+    `model` is that model, a copy of it, or anything around either; the part of it that is or was the model of the
+    Sparsifier is returned too.
     """
     found, part = [], model
     for target in managed_targets(model):
@@ -133,12 +129,9 @@ def recalibrate_bn(model: nn.Module, loader: Iterable[Any], *, batches: int | No
     `bake()`, which changes nothing. Only batch norms are in training mode meanwhile: dropout stays off.
 
     Args:
-        model: any module.
+        model: any module; it is returned.
         loader: batches as the model's training loop gets them: a tensor, a (inputs, ...) tuple or a dict of inputs.
         batches: how many to use; None takes all.
-
-    Returns:
-        The same model.
 
     Raises:
         ValueError: if the model has no batch norm with running statistics, or the loader no batch.
@@ -163,7 +156,10 @@ def recalibrate_bn(model: nn.Module, loader: Iterable[Any], *, batches: int | No
             norm.momentum = None  # torch's word for a cumulative average
             norm.train()
         for batch in islice(loader, batches):
-            _run(model, batch, device)
+            if isinstance(batch, dict):
+                model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()})
+            else:
+                model((batch[0] if isinstance(batch, list | tuple) else batch).to(device))
             seen += 1
         if not seen:
             raise ValueError("the loader gave no batch: pass one with data (an iterator can be read only once)")
@@ -179,11 +175,3 @@ def recalibrate_bn(model: nn.Module, loader: Iterable[Any], *, batches: int | No
         for norm, momentum in momenta.items():
             norm.momentum = momentum
     return model
-
-
-def _run(model: nn.Module, batch: Any, device: torch.device) -> None:
-    if isinstance(batch, dict):
-        model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()})
-        return
-    inputs = batch[0] if isinstance(batch, list | tuple) else batch
-    model(inputs.to(device))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from typing import Any, Literal, TypeAlias
@@ -158,12 +158,12 @@ def _cut(target: Target) -> Collapse:
     return Collapse(target.name, "cut path", detail)
 
 
+@dataclass
 class CollapseWatch:
     """Warns once, at the step where it happens, for everything that dies during training."""
 
-    def __init__(self) -> None:
-        self._reported: set[tuple[str, str]] = set()
-        self._silent: dict[str, int] = {}
+    _reported: set[tuple[str, str]] = field(default_factory=set)
+    _silent: dict[str, int] = field(default_factory=dict)
 
     def report(self, found: Iterable[Collapse]) -> list[Collapse]:
         """Warn about what has not been reported yet."""

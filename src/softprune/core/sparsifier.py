@@ -96,7 +96,7 @@ class Sparsifier:
         self.contexts = _contexts(plan, model, seed)
         self._hooks: StepHooks | None = None
         self._watch = CollapseWatch()
-        self._distinct_thresholds = len(learnt(self.targets))
+        self._thresholds = len({p for t in self.targets if t.transform.decayed for p in t.transform.parameters()})
         self.goals = goals
         self.units = units
         # What importances multiply is no target, and yet a part of every weight.
@@ -177,7 +177,7 @@ class Sparsifier:
             raise ValueError("optimizers are attached already: pass all of them in one call of attach()")
         refuse_optimizers(optimizers, self.targets, total_steps)
         thresholds = self._learnt(decayed=True)
-        refuse_split(self.targets, len(thresholds), self._distinct_thresholds)
+        refuse_split(self.targets, len(thresholds), self._thresholds)
         refuse_readers(self.contexts)
         if self.goals:
             refuse_sharded(self.targets, "training to a goal", "use DistributedDataParallel")

@@ -16,6 +16,7 @@ from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Target,
 from softprune.ops import Backward, G, Sigmoid, annealed, masked
 
 PAPER_G = Sigmoid()
+ANNEALED = annealed()
 GRANULARITIES = ("tensor", "filter", "weight", "global")
 
 
@@ -95,7 +96,7 @@ class STR(Method):
     def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
         w = target.raw
         if total != "none":
-            backward = annealed() if self.backward is None else self.backward
+            backward = self.backward or ANNEALED
             return SolvedThreshold(w, self._shape(target), backward=backward, rescale=self.rescale)
         if w.device.type == "meta" and self.g.k == "auto":
             raise ValueError(

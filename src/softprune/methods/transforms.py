@@ -120,8 +120,9 @@ class Transform(nn.Module):
 
     def after_step_(self, w: Tensor, progress: float) -> None:
         """Follow the training: called with the raw weights after every step, before the method's own hook."""
-        if self.leak is not None:
-            self.leak.fill_(self.backward_mode.at(progress))
+        mode = self.backward_mode
+        if self.leak is not None and mode.until is not None:
+            self.leak.fill_(mode.leak * max(0.0, 1.0 - progress / mode.until))
 
     def settle_(self, w: Tensor) -> None:
         """Bring the state in line with the raw weights as they are now; most transforms have nothing to do."""

@@ -74,15 +74,13 @@ def total_is_reached(case: Case) -> None:
     if case.setting.total == "none":
         return
     last, sizes = case.frames[-1], {name: mask.numel() for name, mask in case.frames[-1].living.items()}
-    kept = _kept(case, last)
+    nonzero = {name: int(torch.count_nonzero(w)) for name, w in last.effective.items()}
+    kept = last.counts if case.method.moves_masks else nonzero
     slack = 0 if case.method.role == "learned" else 1
-    if case.setting.total == "goal":
-        wanted, seen = GOAL.kept(sum(sizes.values())), sum(kept.values())
-        require(abs(seen - wanted) <= slack * len(sizes), f"{wanted} weights at the end", f"{seen}: {kept}")
-        return
     given = {name: round(density * sizes[name]) for name, density in densities(case.setting.network.made()).items()}
-    if case.method.role == "moved":
-        wanted, seen = sum(given.values()), sum(kept.values())
+    shared = case.setting.total == "goal"
+    if shared or case.method.role == "moved":
+        wanted, seen = GOAL.kept(sum(sizes.values())) if shared else sum(given.values()), sum(kept.values())
         require(abs(seen - wanted) <= slack * len(sizes), f"{wanted} weights at the end", f"{seen}: {kept}")
         return
     for name, wanted in given.items():
@@ -106,12 +104,6 @@ def total_is_kept(case: Case) -> None:
             allowed = part.allowed(frame.step / STEPS)
             count = sum(frame.counts[m.target.name] for m in part.tensors)
             require(count == allowed, f"{allowed} weights after step {frame.step}, as {part} asks", count)
-
-
-def _kept(case: Case, frame: Snapshot) -> dict[str, int]:
-    if case.method.moves_masks:
-        return frame.counts
-    return {name: int(torch.count_nonzero(w)) for name, w in frame.effective.items()}
 
 
 def _held(case: Case, frame: Snapshot) -> object:
@@ -216,7 +208,12 @@ def copies_are_independent(case: Case) -> None:
     }
     require(not shared, "a copy with memory of its own", f"{len(shared)} shared tensors")
     before = case.finished.state()
-    _train_plainly(other, case)
+    optimizer = SGD(other.parameters(), lr=0.1)
+    for number in range(3):
+        x, y = network.batch(number)
+        optimizer.zero_grad()
+        F.cross_entropy(other(x), y).backward()
+        optimizer.step()
     differ = unequal(before, case.finished.state())
     require(not differ, "the original to rest while its copy trains", f"changes in {differ}")
 
@@ -226,15 +223,6 @@ def config_round_trips(method: Method) -> None:
     config = json.loads(json.dumps(to_config(method)))
     again = from_config(config)
     require(again == method and hash(again) == hash(method), f"{method} again from {config}", again)
-
-
-def _train_plainly(model: nn.Module, case: Case) -> None:
-    optimizer = SGD(model.parameters(), lr=0.1)
-    for number in range(3):
-        x, y = case.setting.network.batch(number)
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
 
 
 @dataclass(frozen=True)
@@ -264,11 +252,9 @@ def found(method: Method, seed: int = 0) -> int:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(INPUTS, OUTPUTS, bias=False))
-    total: dict[str, Any] = {}
-    if "goal" in method.accepts:
-        total = {"goal": Params(KEPT)}
-    elif "budget" in method.accepts:
-        total = {"budget": Budget({"0.weight": KEPT / (INPUTS * OUTPUTS)})}
+    total: dict[str, Any] = {"budget": Budget({"0.weight": KEPT / (INPUTS * OUTPUTS)})}
+    if "goal" in method.accepts or "budget" not in method.accepts:
+        total = {"goal": Params(KEPT)} if "goal" in method.accepts else {}
     sparsifier = sparsify(model, method, seed=seed, **total)
     optimizer = SGD(sparsifier.param_groups(weight_decay=1e-4), lr=0.05, momentum=0.9)
     with quiet():

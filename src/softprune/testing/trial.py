@@ -23,12 +23,11 @@ from softprune.goals.goal import Sparsity
 from softprune.methods.base import Method, Total
 from softprune.methods.transforms import Target
 
-# Three small networks, of dense, convolutional and recurrent layers, with data to train them on.
 BATCH, CLASSES = 8, 4
-# One method trains one small network for a few steps, the same in every run.
 STEPS = 30
 # Steps between two masks, where a method says how many: a short trial then has several.
 EVERY = 5
+GOAL = Sparsity(0.8)
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,6 @@ NETWORKS = (
 )
 
 
-GOAL = Sparsity(0.8)
-
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "SGD": lambda groups: SGD(groups, lr=0.1, momentum=0.9),
     "AdamW": lambda groups: AdamW(groups, lr=0.01),
@@ -133,12 +130,13 @@ class Trial:
         self.setting, self._follow = setting, follow
         self.model = setting.network.made()
         total: dict[str, Any] = {}
-        if setting.total == "goal":
-            total = {"goal": GOAL}
-        elif setting.total == "budget":
-            total = {"budget": Budget(densities(self.model))}
+        if setting.total != "none":
+            total = {"goal": GOAL} if setting.total == "goal" else {"budget": Budget(densities(self.model))}
         else:
-            _empty_some(self.model)
+            # Zeros for methods without a total, some of which only keep those they find.
+            with torch.no_grad():
+                for found in prunable_tensors(self.model):
+                    found.parameter.view(-1)[::3] = 0.0
         self.keys = list(self.model.state_dict())
         self.classes = [type(module) for module in self.model.modules()]
         self.dense = {name: p.detach().clone() for name, p in self.model.named_parameters()}
@@ -163,15 +161,11 @@ class Trial:
             torch.manual_seed(number)
             self.optimizer.zero_grad()
             F.cross_entropy(self.run(x), y).backward()
-            self._step()
-
-    def _step(self) -> None:
-        if self._follow:
+            if not self._follow:
+                self.sparsifier.before_step()
             self.optimizer.step()
-            return
-        self.sparsifier.before_step()
-        self.optimizer.step()
-        self.sparsifier.after_step()
+            if not self._follow:
+                self.sparsifier.after_step()
 
     def output(self) -> Tensor:
         """What the network says to inputs that it is not trained on."""
@@ -203,13 +197,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     model.eval()
     yield
     model.train(training)
-
-
-def _empty_some(model: nn.Module) -> None:
-    """Zeros for methods without a total, some of which only keep those they find."""
-    with torch.no_grad():
-        for found in prunable_tensors(model):
-            found.parameter.view(-1)[::3] = 0.0
 
 
 class quiet(warnings.catch_warnings):  # noqa: N801
@@ -248,13 +235,13 @@ class Snapshot:
         return {name: int(mask.sum()) for name, mask in self.living.items()}
 
 
+@dataclass(eq=False)
 class Case:
     """What the checks of a method are given: the method in a setting, and the history of one whole training."""
 
-    def __init__(self, method: Method, setting: Setting, timetable: Timetable | None = None) -> None:
-        self.method = method
-        self.setting = setting
-        self.timetable = timetable
+    method: Method
+    setting: Setting
+    timetable: Timetable | None = None
 
     def trial(self, *, follow: bool = True) -> Trial:
         return Trial(self.method, self.setting, follow=follow)
