@@ -5,7 +5,9 @@ import torch
 from exported_networks import Joined, Transformer, UNet, assert_equal_outputs, depthwise_net, thin_out
 
 from softprune.deploy.export import export
+from softprune.deploy.export.exporting import write_spx
 from softprune.deploy.export.onnx import spx_to_onnx
+from softprune.deploy.format.graph import Graph, Op
 from softprune.nn.catalog import build
 
 
@@ -35,6 +37,26 @@ def test_a_file_becomes_onnx(make, shapes, tmp_path):
     names = [spec.name for spec in session.get_inputs()]
     feed = {name: x.numpy() for name, x in zip(names, inputs, strict=True)}
     assert_equal_outputs(session.run(None, feed), expected)
+
+
+def test_a_reshape_with_two_sizes_that_depend_on_the_batch(tmp_path):
+    """Products of all rows of all samples: [batch, 4, 4 batch]."""
+    pytest.importorskip("onnx", reason="needs onnx: pip install 'softprune[onnx]'")
+    runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'softprune[bench]'")
+    ops = [
+        Op("reshape", "", ["x"], "rows", {"shape": [-1, 6]}),
+        Op("permute", "", ["rows"], "turned", {"axes": [1, 0]}),
+        Op("matmul", "", ["rows", "turned"], "all", {}),
+        Op("reshape", "", ["all"], "y", {"shape": [None, 4, -1]}),
+    ]
+    graph = Graph({"x": (None, 4, 6)}, ["y"], ops)
+    write_spx(graph, tmp_path / "m.spx")
+    x = torch.randn(3, 4, 6)
+    session = runtime.InferenceSession(
+        str(spx_to_onnx(tmp_path / "m.spx", tmp_path / "m.onnx")), providers=["CPUExecutionProvider"]
+    )
+    rows = x.flatten(0, 1)
+    assert_equal_outputs(session.run(None, {"x": x.numpy()}), (rows @ rows.t()).reshape(3, 4, 12))
 
 
 def test_the_name_must_be_of_onnx(tmp_path):

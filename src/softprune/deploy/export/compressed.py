@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Mapping
@@ -20,14 +21,15 @@ from softprune.deploy.export.exporting import plain_module
 from softprune.deploy.format.storage import write_tensors
 from softprune.records import parse_json, write_whole
 
-# A Rice code is, for a gap g between nonzeros, g >> k ones and a zero, and the k lower bits; k fits the mean gap.
-# For zeros that fall at random, gaps are geometric, and the best k is within a few percent of the entropy.
 Bytes = NDArray[np.uint8]
 Gaps = NDArray[np.int64]
 MOST_BITS = 32  # of k
 
+# A Rice code is, for a gap g between nonzeros, g >> k ones and a zero, and the k lower bits; k fits the mean gap.
+# For zeros that fall at random, gaps are geometric, and the best k is within a few percent of the entropy.
 
-def rice_bits(gaps: Gaps) -> int:
+
+def _best_bits(gaps: Gaps) -> int:
     """The k that needs the fewest bits."""
     if not len(gaps):
         return 0
@@ -37,30 +39,16 @@ def rice_bits(gaps: Gaps) -> int:
 
 
 def rice_encode(gaps: Gaps, bits: int) -> Bytes:
-    """The codes of all gaps: first the ones and zeros of all, then the bits that are left of all.
-
-    Args:
-        gaps: not negative.
-        bits: the k of the code.
-    """
+    """The codes with k = ``bits`` of gaps from 0 on: first the ones and zeros of all, then the lower bits of all."""
     ends = np.cumsum((gaps >> bits) + 1) - 1
     ones = np.ones(int(ends[-1]) + 1 if len(ends) else 0, np.uint8)
     ones[ends] = 0
     rest = (gaps[:, None] >> np.arange(bits)) & 1
-    return np.concatenate([_packed(ones), _packed(rest.astype(np.uint8).reshape(-1))])
+    return np.concatenate([np.packbits(part, axis=None, bitorder="little") for part in (ones, rest.astype(np.uint8))])
 
 
 def rice_decode(code: Bytes, count: int, bits: int) -> Gaps:
-    """The gaps of a code.
-
-    Args:
-        code: what :func:`rice_encode` gave.
-        count: of gaps.
-        bits: the k of the code.
-
-    Raises:
-        ValueError: if the code does not hold exactly so many gaps.
-    """
+    """The gaps that `rice_encode` was given; a ValueError if the code does not hold exactly ``count`` of them."""
     tail = -(-count * bits // 8)
     if not 0 <= bits <= MOST_BITS or count < 0 or tail > len(code):
         raise ValueError(f"{len(code)} bytes cannot hold {count} gaps of {bits} bits and more")
@@ -79,10 +67,6 @@ def rice_decode(code: Bytes, count: int, bits: int) -> Gaps:
     return (quotients << bits) + lower
 
 
-def _packed(bits: Bytes) -> Bytes:
-    return np.packbits(bits, bitorder="little")
-
-
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -94,7 +78,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 class PackedTensor:
     """One tensor as it lies in a compressed file.
 
-    Args:
+    Attributes:
         facts: shape, dtype, form, number of values, bits of the Rice code, checksum of the whole tensor.
         parts: its bytes, by the ending of their name.
     """
@@ -130,7 +114,7 @@ def pack(tensor: Tensor) -> PackedTensor:
         {**facts, "form": "mask", "count": count}, {"mask": np.packbits(kept, bitorder="little"), "values": values}
     )
     gaps = np.diff(np.flatnonzero(kept), prepend=-1) - 1
-    bits = rice_bits(gaps)
+    bits = _best_bits(gaps)
     coded = PackedTensor(
         {**facts, "form": "rice", "count": count, "bits": bits}, {"gaps": rice_encode(gaps, bits), "values": values}
     )
@@ -138,18 +122,9 @@ def pack(tensor: Tensor) -> PackedTensor:
 
 
 def unpack(name: str, facts: Mapping[str, Any], parts: Mapping[str, Bytes]) -> Tensor:
-    """The tensor that was packed.
-
-    Args:
-        name: of the tensor, for messages.
-        facts: checked by :func:`check_facts`.
-        parts: bytes by the ending of their name.
-
-    Raises:
-        ValueError: if bytes and facts do not belong together.
-    """
+    """The tensor that was packed, after `_check_facts`; a ValueError if bytes and facts do not belong together."""
     shape, dtype = tuple(facts["shape"]), DTYPES[facts["dtype"]]
-    numbers, width = _count(shape), torch.empty((), dtype=dtype).element_size()
+    numbers, width = math.prod(shape), dtype.itemsize
     try:
         places = _places(facts, parts, numbers)
         values = parts["values"]
@@ -164,15 +139,8 @@ def unpack(name: str, facts: Mapping[str, Any], parts: Mapping[str, Bytes]) -> T
     return torch.from_numpy(raw.reshape(-1)).view(dtype).reshape(shape)
 
 
-def check_facts(name: str, facts: Any) -> int:
-    """Check what a file says about a tensor.
-
-    Returns:
-        The bytes that the tensor needs in memory.
-
-    Raises:
-        ValueError: if anything about it does not fit.
-    """
+def _check_facts(name: str, facts: Any) -> int:
+    """Check what a file says about a tensor; returns the bytes that the tensor needs in memory."""
     forms = {"dense": (), "mask": ("count",), "rice": ("count", "bits")}
     fits = isinstance(facts, dict) and all(isinstance(facts.get(key), str) for key in ("form", "dtype"))
     fits = fits and facts["form"] in forms and facts["dtype"] in DTYPES
@@ -181,20 +149,13 @@ def check_facts(name: str, facts: Any) -> int:
     numbers = [*facts["shape"], facts.get("crc32"), *(facts.get(key) for key in forms[facts["form"]])]
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise ValueError(f"tensor {name!r} is described by something else than whole numbers")
-    if facts.get("count", 0) > _count(facts["shape"]):
+    if facts.get("count", 0) > math.prod(facts["shape"]):
         raise ValueError(f"tensor {name!r} has more values than places")
-    return _count(facts["shape"]) * torch.empty((), dtype=DTYPES[facts["dtype"]]).element_size()
+    return math.prod(facts["shape"]) * DTYPES[facts["dtype"]].itemsize
 
 
 def _checksum(raw: Bytes) -> int:
     return zlib.crc32(raw.data if raw.size else b"")
-
-
-def _count(shape: Any) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def _places(facts: Mapping[str, Any], parts: Mapping[str, Bytes], numbers: int) -> NDArray[np.int64]:
@@ -227,9 +188,6 @@ def save_compressed(source: nn.Module | Mapping[str, Tensor], path: str | os.Pat
         source: a plain module, or a state dict.
         path: of the file; an existing one is replaced as a whole.
 
-    Returns:
-        The path.
-
     Raises:
         ValueError: if the module is still managed by a Sparsifier, or a tensor is of an unknown type.
 
@@ -260,14 +218,11 @@ def save_compressed(source: nn.Module | Mapping[str, Tensor], path: str | os.Pat
 
 
 def load_compressed(path: str | os.PathLike[str], *, max_bytes: int = MOST_BYTES) -> dict[str, Tensor]:
-    """Read what :func:`save_compressed` wrote.
+    """The state dict that `save_compressed` wrote.
 
     Args:
         path: of the file; it may come from a stranger.
         max_bytes: refuse a file whose tensors need more memory.
-
-    Returns:
-        The state dict.
 
     Raises:
         ValueError: if the file is missing, damaged, of another kind or version, or too large.
@@ -313,7 +268,7 @@ def _described(path: str, metadata: Mapping[str, str], max_bytes: int) -> dict[s
             if not isinstance(same, str) or "same" in described.get(same, {"same": ""}):
                 raise ValueError(f"tensor {name!r} is the same as {same!r}, which is not in {path}")
             continue
-        total += check_facts(name, facts)
+        total += _check_facts(name, facts)
     if total > max_bytes:
         raise ValueError(
             f"{path} needs {total} bytes of memory, more than max_bytes={max_bytes}; raise it to allow that"

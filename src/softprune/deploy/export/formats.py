@@ -27,11 +27,7 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def save_safetensors(module: nn.Module, path: str | os.PathLike[str]) -> Path:
-    """Write a plain module's state dict, zeros included, under its own keys: any tool reads it.
-
-    Raises:
-        ValueError: if the module is still managed by a Sparsifier.
-    """
+    """Write a plain module's state dict, zeros included, under its own keys: any tool reads it."""
     write_tensors(Path(path), plain_module(module).state_dict())
     return Path(path)
 
@@ -48,25 +44,20 @@ def save_pretrained(
     Args:
         module: plain.
         folder: made if it is not there.
-        network: name of the network in softprune's list, so that :func:`from_pretrained` can make it; for others give
+        network: name of the network in softprune's list, so that `from_pretrained` can make it; for others give
             `from_pretrained` a function that does.
         args: keyword arguments of the network, plain values.
-
-    Returns:
-        The folder.
     """
     if network is not None and network not in NETWORKS:
         raise ValueError(f"no network {network!r}: choose {', '.join(NETWORKS)}, or leave it out")
     state = plain_module(module).state_dict()
-    weights = sum(p.numel() for p in module.parameters())
-    kept = sum(int((p != 0).sum()) for p in module.parameters())
     config = {
         "model_type": "softprune",
         "architectures": [type(module).__name__],
         "network": network,
         "args": dict(args or {}),
-        "parameters": weights,
-        "nonzeros": kept,
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "nonzeros": sum(int((p != 0).sum()) for p in module.parameters()),
     }
     text = json.dumps(config, indent=2) + "\n"
     target = Path(folder)
@@ -77,7 +68,7 @@ def save_pretrained(
 
 
 def from_pretrained(folder: str | os.PathLike[str], *, make: Callable[..., nn.Module] | None = None) -> nn.Module:
-    """The module of a folder that :func:`save_pretrained` wrote.
+    """The module of a folder that `save_pretrained` wrote.
 
     Args:
         folder: local; its content may come from a stranger.
@@ -133,32 +124,8 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Format:
-    """One way out.
-
-    Attributes:
-        name: of the file or folder next to a run.
-        suffix: that the file must have; empty for a folder.
-        write: writes it.
-    """
-
-    name: str
-    suffix: str
-    write: Callable[[Content, Path], object]
-
-
-@dataclass(frozen=True)
 class Written:
-    """What was written.
-
-    Attributes:
-        path: the file or folder.
-        bytes: its size.
-        dense_bytes: the size of all parameters and buffers.
-        weights: all parameters.
-        nonzeros: those that are not zero.
-        note: more to know about it.
-    """
+    """What was written, with its size, the size of all parameters and buffers, and more to know about it."""
 
     path: Path
     bytes: int
@@ -168,35 +135,26 @@ class Written:
     note: str = ""
 
 
-def _hub(content: Content, path: Path) -> object:
+def _hub(content: Content, path: Path) -> Path:
     network = content.network if content.network in NETWORKS else None
     return save_pretrained(content.module, path, network=network, args=content.args if network else None)
 
 
 def _c(content: Content, path: Path) -> CFiles:
-    return export_c(
-        content.module,
-        path,
-        example=content.example,
-        int8=content.int8,
-        name=content.identifier,
-        normalisation=content.normalisation,
-    )
+    given = {"int8": content.int8, "name": content.identifier, "normalisation": content.normalisation}
+    return export_c(content.module, path, example=content.example, **given)  # type: ignore[arg-type]
 
 
-FORMATS: dict[str, Format] = {
-    "spx": Format("model.spx", ".spx", lambda c, path: export(c.module, path, example=c.example)),
-    "safetensors": Format("model.safetensors", ".safetensors", lambda c, path: save_safetensors(c.module, path)),
-    "compressed": Format(
-        "model.compressed.safetensors", ".safetensors", lambda c, path: save_compressed(c.module, path)
-    ),
-    "onnx": Format("model.onnx", ".onnx", lambda c, path: export_onnx(c.module, path, example=c.example)),
-    "onnx-sparse": Format(
-        "model.sparse.onnx", ".onnx", lambda c, path: export_onnx(c.module, path, example=c.example, sparse=True)
-    ),
-    "program": Format("model.pt2", ".pt2", lambda c, path: save_program(c.module, path, example=c.example)),
-    "hub": Format("hub", "", _hub),
-    "c": Format("c", "", _c),
+# Name -> the file or folder next to a run, and what writes it.
+FORMATS: dict[str, tuple[str, Callable[[Content, Path], object]]] = {
+    "spx": ("model.spx", lambda c, path: export(c.module, path, example=c.example)),
+    "safetensors": ("model.safetensors", lambda c, path: save_safetensors(c.module, path)),
+    "compressed": ("model.compressed.safetensors", lambda c, path: save_compressed(c.module, path)),
+    "onnx": ("model.onnx", lambda c, path: export_onnx(c.module, path, example=c.example)),
+    "onnx-sparse": ("model.sparse.onnx", lambda c, path: export_onnx(c.module, path, example=c.example, sparse=True)),
+    "program": ("model.pt2", lambda c, path: save_program(c.module, path, example=c.example)),
+    "hub": ("hub", _hub),
+    "c": ("c", _c),
 }
 
 
@@ -214,15 +172,15 @@ def target(source: Path, name: str, *, out: Path | None = None, force: bool = Fa
     """
     if name not in FORMATS:
         raise ValueError(f"there is no format {name!r}: choose from {', '.join(FORMATS)}")
-    form = FORMATS[name]
-    place = out or (source if source.is_dir() else source.parent) / form.name
-    if form.suffix and place.suffix != form.suffix:
-        raise ValueError(f"a file of format {name} must end in {form.suffix}, got {place.name!r}")
+    usual = Path(FORMATS[name][0])
+    place = out or (source if source.is_dir() else source.parent) / usual
+    if usual.suffix and place.suffix != usual.suffix:
+        raise ValueError(f"a file of format {name} must end in {usual.suffix}, got {place.name!r}")
     if not place.parent.is_dir():
         raise ValueError(f"there is no folder {place.parent}: make it first")
-    if form.suffix and place.is_dir():
+    if usual.suffix and place.is_dir():
         raise ValueError(f"{place} is a folder: name a file")
-    if not form.suffix and place.is_file():
+    if not usual.suffix and place.is_file():
         raise ValueError(f"{place} is a file: name a folder")
     taken = place.is_file() or (place.is_dir() and any(place.iterdir()))
     if taken and not force:
@@ -231,24 +189,19 @@ def target(source: Path, name: str, *, out: Path | None = None, force: bool = Fa
 
 
 def write_format(content: Content, name: str, path: Path) -> Written:
-    """Write a network in one of `FORMATS`.
-
-    Args:
-        content: the network.
-        name: of the format.
-        path: from `target`.
+    """Write a network in one of `FORMATS`, to a path from `target`.
 
     Raises:
         ValueError: if the format has no place for something in the network.
         ImportError: if the format needs a package that is not installed.
     """
-    made = FORMATS[name].write(content, path)
+    made = FORMATS[name][1](content, path)
     files = [path] if path.is_file() else [part for part in path.rglob("*") if part.is_file()]
     parameters = list(content.module.parameters())
     return Written(
         path,
         sum(file.stat().st_size for file in files),
-        sum(t.numel() * t.element_size() for t in content.module.state_dict().values()),
+        sum(t.nbytes for t in content.module.state_dict().values()),
         sum(p.numel() for p in parameters),
         sum(int(torch.count_nonzero(p)) for p in parameters),
         str(made) if isinstance(made, CFiles) else "",

@@ -43,41 +43,54 @@ class Nodes:
     def constant(self, array: NDArray[Any] | Sequence[int] | float) -> str:
         """Add an array; whole numbers are int64, others float32."""
         content = np.asarray(array)
-        content = content.astype(np.int64 if content.dtype.kind in "iu" else np.float32)
         name = f"c{len(self.constants)}"
-        self.constants[name] = content
+        self.constants[name] = content.astype(np.int64 if content.dtype.kind in "iu" else np.float32)
         return name
 
     def weight(self, op: Op, field: str, shape: Sequence[int] | None = None) -> str:
         """A weight of an operation, in its own or another shape."""
         name = op.fields[field]
         array = self.graph.weights[name]
-        if shape is None or tuple(shape) == array.shape:
-            self.constants[name] = array
-            return str(name)
-        return self.constant(array.reshape(shape))
+        if shape is not None and tuple(shape) != array.shape:
+            return self.constant(array.reshape(shape))
+        self.constants[name] = array
+        return str(name)
+
+    def bias(self, op: Op) -> list[str]:
+        """The bias of a layer, if it has one."""
+        return [] if op.fields["bias"] is None else [self.weight(op, "bias")]
 
 
-def _activate(nodes: Nodes, kind: str, x: str, output: str | None, *, approximate: str = "none") -> str:
-    plain = {"relu": "Relu", "hardswish": "HardSwish", "sigmoid": "Sigmoid", "tanh": "Tanh", "mish": "Mish"}
-    plain["identity"] = "Identity"
-    if kind in plain:
-        return nodes.node(plain[kind], [x], output)
+# Operations that ONNX has itself: its name for each, and which attribute takes which field.
+SAME: dict[str, tuple[str, dict[str, str]]] = {
+    "relu": ("Relu", {}),
+    "hardswish": ("HardSwish", {}),
+    "sigmoid": ("Sigmoid", {}),
+    "tanh": ("Tanh", {}),
+    "mish": ("Mish", {}),
+    "identity": ("Identity", {}),
+    "gelu": ("Gelu", {"approximate": "approximate"}),
+    "softmax": ("Softmax", {"axis": "axis"}),
+    "concat": ("Concat", {"axis": "axis"}),
+    "permute": ("Transpose", {"perm": "axes"}),
+    "matmul": ("MatMul", {}),
+}
+
+
+def _same(nodes: Nodes, op: Op) -> None:
+    kind, attributes = SAME[op.kind]
+    nodes.node(kind, op.inputs, op.output, **{name: op.fields[field] for name, field in attributes.items()})
+
+
+def _activate(nodes: Nodes, kind: str, x: str, output: str) -> None:
     if kind == "relu6":
-        return nodes.node("Clip", [x, nodes.constant(0.0), nodes.constant(6.0)], output)
-    if kind == "silu":
-        return nodes.node("Mul", [x, nodes.node("Sigmoid", [x])], output)
-    if kind == "hardsigmoid":
-        return nodes.node("HardSigmoid", [x], output, alpha=1 / 6, beta=0.5)
-    return nodes.node("Gelu", [x], output, approximate=approximate)
-
-
-def _activation(nodes: Nodes, op: Op) -> None:
-    _activate(nodes, op.kind, op.inputs[0], op.output, approximate=op.fields.get("approximate", "none"))
-
-
-def _elu(nodes: Nodes, op: Op) -> None:
-    nodes.node("Elu", op.inputs, op.output, alpha=float(op.fields["alpha"]))
+        nodes.node("Clip", [x, nodes.constant(0.0), nodes.constant(6.0)], output)
+    elif kind == "silu":
+        nodes.node("Mul", [x, nodes.node("Sigmoid", [x])], output)
+    elif kind == "hardsigmoid":
+        nodes.node("HardSigmoid", [x], output, alpha=1 / 6, beta=0.5)
+    else:
+        nodes.node(SAME[kind][0], [x], output, **({"approximate": "none"} if kind == "gelu" else {}))
 
 
 def _softplus(nodes: Nodes, op: Op) -> None:
@@ -104,15 +117,11 @@ def _finish(nodes: Nodes, op: Op, x: str) -> None:
 
 
 def _conv(nodes: Nodes, op: Op) -> None:
-    inputs = [op.inputs[0], nodes.weight(op, "weight")]
-    if op.fields["bias"] is not None:
-        inputs.append(nodes.weight(op, "bias"))
-    more = {"output_padding": op.fields["output_padding"]} if op.kind == "conv_transpose2d" else {}
-    kind = "ConvTranspose" if more else "Conv"
     fields = op.fields
+    more = {"output_padding": fields["output_padding"]} if op.kind == "conv_transpose2d" else {}
     x = nodes.node(
-        kind,
-        inputs,
+        "ConvTranspose" if more else "Conv",
+        [op.inputs[0], nodes.weight(op, "weight"), *nodes.bias(op)],
         strides=fields["stride"],
         pads=[*fields["padding"], *fields["padding"]],
         dilations=fields["dilation"],
@@ -126,30 +135,27 @@ def _conv(nodes: Nodes, op: Op) -> None:
 def _linear(nodes: Nodes, op: Op) -> None:
     x = op.inputs[0]
     if len(nodes.graph.shapes[x]) == 2:
-        bias = [nodes.weight(op, "bias")] if op.fields["bias"] is not None else []
+        bias = nodes.bias(op)
         _finish(nodes, op, nodes.node("Gemm", [x, nodes.weight(op, "weight"), *bias], transB=1))
         return
     turned = nodes.constant(np.ascontiguousarray(nodes.graph.weights[op.fields["weight"]].T))
     x = nodes.node("MatMul", [x, turned])
-    if op.fields["bias"] is not None:
-        x = nodes.node("Add", [x, nodes.weight(op, "bias")])
+    for name in nodes.bias(op):
+        x = nodes.node("Add", [x, name])
     _finish(nodes, op, x)
 
 
 def _pool(nodes: Nodes, op: Op) -> None:
-    fields = op.fields
-    own = {"dilations": fields["dilation"]} if op.kind == "max_pool2d" else {}
-    if op.kind == "avg_pool2d":
-        own = {"count_include_pad": int(fields["count_include_pad"])}
+    fields, largest = op.fields, op.kind == "max_pool2d"
     nodes.node(
-        "MaxPool" if op.kind == "max_pool2d" else "AveragePool",
+        "MaxPool" if largest else "AveragePool",
         op.inputs,
         op.output,
         kernel_shape=fields["kernel"],
         strides=fields["stride"],
         pads=[*fields["padding"], *fields["padding"]],
         ceil_mode=int(fields["ceil_mode"]),
-        **own,
+        **({"dilations": fields["dilation"]} if largest else {"count_include_pad": int(fields["count_include_pad"])}),
     )
 
 
@@ -210,7 +216,7 @@ def _reshape(nodes: Nodes, op: Op) -> None:
         shape = nodes.constant([-1 if size is None else size for size in sizes])
     else:
         # Two sizes are open: the batch is read from the first input.
-        whole = nodes.node("SymbolicShape", [next(iter(nodes.graph.inputs))], start=0, end=1)
+        whole = nodes.node("Shape", [next(iter(nodes.graph.inputs))], start=0, end=1)
         parts = [whole if size is None else nodes.constant([size]) for size in sizes]
         shape = nodes.node("Concat", parts, axis=0)
     nodes.node("Reshape", [op.inputs[0], shape], op.output)
@@ -235,7 +241,13 @@ def _resize(nodes: Nodes, op: Op) -> None:
     nodes.node("Resize", [op.inputs[0], *target], op.output, axes=[2, 3], **how)
 
 
-NODES: dict[str, Callable[[Nodes, Op], None]] = {
+NODES: dict[str, Callable[[Nodes, Op], object]] = {
+    **dict.fromkeys(SAME, _same),
+    **dict.fromkeys(
+        ("relu6", "silu", "hardsigmoid"), lambda nodes, op: _activate(nodes, op.kind, op.inputs[0], op.output)
+    ),
+    "elu": lambda nodes, op: nodes.node("Elu", op.inputs, op.output, alpha=float(op.fields["alpha"])),
+    "softplus": _softplus,
     "conv2d": _conv,
     "conv_transpose2d": _conv,
     "linear": _linear,
@@ -251,27 +263,9 @@ NODES: dict[str, Callable[[Nodes, Op], None]] = {
     "reshape": _reshape,
     "slice": _slice,
     "pad": _pad,
-    "elu": _elu,
-    "softplus": _softplus,
     "resize": _resize,
-    "softmax": lambda nodes, op: _plain(nodes, op, "Softmax", axis=op.fields["axis"]),
-    "concat": lambda nodes, op: _plain(nodes, op, "Concat", axis=op.fields["axis"]),
-    "permute": lambda nodes, op: _plain(nodes, op, "Transpose", perm=op.fields["axes"]),
-    "matmul": lambda nodes, op: _plain(nodes, op, "MatMul"),
-    "constant": lambda nodes, op: _constant(nodes, op),
-    **dict.fromkeys(
-        ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "gelu", "sigmoid", "tanh", "mish", "identity"),
-        _activation,
-    ),
+    "constant": lambda nodes, op: nodes.node("Identity", [nodes.weight(op, "weight")], op.output),
 }
-
-
-def _plain(nodes: Nodes, op: Op, kind: str, **attributes: Any) -> None:
-    nodes.node(kind, op.inputs, op.output, **attributes)
-
-
-def _constant(nodes: Nodes, op: Op) -> None:
-    nodes.node("Identity", [nodes.weight(op, "weight")], op.output)
 
 
 OPSET = 20  # the first with Gelu
@@ -290,30 +284,26 @@ def export_onnx(module: nn.Module, path: str | os.PathLike[str], *, example: Exa
         sparse: store weights with less than a third of nonzeros as sparse initializers: a smaller file, that not every
             runtime reads.
 
-    Returns:
-        The path.
-
     Raises:
         ImportError: if the package onnx is missing.
         ValueError: as `export`.
     """
+    return _write(path, lambda: to_graph(module, example), sparse=sparse)
+
+
+def _write(path: str | os.PathLike[str], graph: Callable[[], Graph], *, sparse: bool) -> Path:
     target = with_suffix(path, ".onnx")
-    onnx = require_onnx()
-    model = to_onnx(onnx, to_graph(module, example), sparse=sparse)
+    try:
+        onnx = import_module("onnx")
+    except ImportError as error:
+        raise ImportError("ONNX files need the package onnx: pip install 'softprune[onnx]'") from error
+    model = _to_onnx(onnx, graph(), sparse=sparse)
     onnx.checker.check_model(model)
     write_whole(target, lambda part: part.write_bytes(model.SerializeToString(deterministic=True)))
     return target
 
 
-def require_onnx() -> Any:
-    """The package onnx, or an error that says how to install it."""
-    try:
-        return import_module("onnx")
-    except ImportError as error:
-        raise ImportError("ONNX files need the package onnx: pip install 'softprune[onnx]'") from error
-
-
-def to_onnx(onnx: Any, graph: Graph, *, sparse: bool) -> Any:
+def _to_onnx(onnx: Any, graph: Graph, *, sparse: bool) -> Any:
     """The graph as an ONNX model."""
     nodes = Nodes(graph, onnx.helper)
     for op in graph.ops:
@@ -326,8 +316,7 @@ def to_onnx(onnx: Any, graph: Graph, *, sparse: bool) -> Any:
     ]
     body = make.make_graph(nodes.made, "softprune", inputs, outputs)
     for name, array in nodes.constants.items():
-        thin = sparse and array.ndim > 1 and np.count_nonzero(array) < SPARSE_BELOW * array.size
-        if thin:
+        if sparse and array.ndim > 1 and np.count_nonzero(array) < SPARSE_BELOW * array.size:
             body.sparse_initializer.append(_sparse(onnx, name, array))
         else:
             body.initializer.append(onnx.numpy_helper.from_array(array, name))
@@ -354,19 +343,11 @@ def spx_to_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) ->
         source: a .spx file.
         path: of the file; an existing one is replaced as a whole.
 
-    Returns:
-        The path.
-
     Raises:
         ImportError: if the package onnx is missing.
         ValueError: if the source is not a valid network, or the path does not end in .onnx.
     """
-    target = with_suffix(path, ".onnx")
-    onnx = require_onnx()
-    model = to_onnx(onnx, _graph(read_spx(Path(source))), sparse=False)
-    onnx.checker.check_model(model)
-    write_whole(target, lambda part: part.write_bytes(model.SerializeToString(deterministic=True)))
-    return target
+    return _write(path, lambda: _graph(read_spx(Path(source))), sparse=False)
 
 
 def _graph(model: Model) -> Graph:
@@ -376,7 +357,7 @@ def _graph(model: Model) -> Graph:
         outputs=list(model.graph.outputs),
         ops=[Op(op.kind, op.path, list(op.inputs), op.output, _fields(op)) for op in model.graph.ops],
         weights={name: np.ascontiguousarray(weight.dense()) for name, weight in model.weights.items()},
-        # A size that changes with the batch is no number.
+        # A size that changes with the batch is text.
         shapes={
             name: tuple(n if n == m else "batch" for n, m in zip(shape, more[name], strict=True))
             for name, shape in few.items()

@@ -9,6 +9,9 @@ import numpy as np
 from softprune.deploy.format.graph import Array, Graph, Op
 from softprune.deploy.format.operations import FUSED, LAYERS
 
+# What reads each value.
+Users = dict[str, list[Op]]
+
 
 def simplify(graph: Graph) -> Graph:
     """Fold norms, fuse residuals and activations, join moves, drop what nobody reads; in place."""
@@ -26,8 +29,14 @@ def _producers(graph: Graph) -> dict[str, Op]:
     return {op.output: op for op in graph.ops}
 
 
-def _read_once(graph: Graph, name: str, users: dict[str, list[Op]]) -> bool:
+def _read_once(graph: Graph, name: str, users: Users) -> bool:
     return len(users.get(name, [])) == 1 and name not in graph.outputs
+
+
+def _layer_for(graph: Graph, name: str, producers: dict[str, Op], users: Users) -> Op | None:
+    """The layer that makes a value, if it may make another in its place."""
+    layer = producers.get(name)
+    return layer if layer is not None and layer.kind in LAYERS and _read_once(graph, name, users) else None
 
 
 def drop_unused(graph: Graph) -> None:
@@ -87,17 +96,12 @@ def lift_over_reshapes(graph: Graph) -> None:
 def fold_scale_shift(graph: Graph) -> None:
     """Take a scale and shift per channel into the weights of the layer in front of it."""
     producers, users = _producers(graph), graph.users()
-    for op in list(graph.ops):
-        if op.kind != "scale_shift":
-            continue
-        layer = producers.get(op.inputs[0])
-        if layer is None or layer.kind not in LAYERS or not _read_once(graph, layer.output, users):
-            continue
+    for op in [op for op in graph.ops if op.kind == "scale_shift"]:
+        layer = _layer_for(graph, op.inputs[0], producers, users)
         # The channels of a linear layer are its last axis, and that is axis 1 of matrices alone.
-        if layer.kind == "linear" and len(graph.shapes[layer.output]) != 2:
-            continue
-        _fold(graph, layer, graph.weights[op.fields["scale"]], graph.weights[op.fields["shift"]])
-        _take_over(graph, layer, op, producers)
+        if layer is not None and (layer.kind != "linear" or len(graph.shapes[layer.output]) == 2):
+            _fold(graph, layer, graph.weights[op.fields["scale"]], graph.weights[op.fields["shift"]])
+            _take_over(graph, layer, op, producers)
 
 
 def _fold(graph: Graph, layer: Op, scale: Array, shift: Array) -> None:
@@ -131,16 +135,12 @@ def _take_over(graph: Graph, layer: Op, op: Op, producers: dict[str, Op]) -> Non
 def fuse_residuals(graph: Graph) -> None:
     """Let a layer add the other summand of a sum that reads it and nothing else does."""
     producers, users = _producers(graph), graph.users()
-    for op in list(graph.ops):
-        if op.kind != "add" or len(op.inputs) != 2 or op.inputs[0] == op.inputs[1]:
-            continue
-        if graph.shapes[op.inputs[0]] != graph.shapes[op.inputs[1]]:
+    for op in [op for op in graph.ops if op.kind == "add"]:
+        if len(set(op.inputs)) != 2 or graph.shapes[op.inputs[0]] != graph.shapes[op.inputs[1]]:
             continue
         for name, other in (op.inputs, op.inputs[::-1]):
-            layer = producers.get(name)
-            if layer is None or layer.kind not in LAYERS or not _read_once(graph, name, users):
-                continue
-            if layer.fields["residual"] is None and layer.fields["activation"] is None:
+            layer = _layer_for(graph, name, producers, users)
+            if layer is not None and layer.fields["residual"] is None and layer.fields["activation"] is None:
                 layer.fields["residual"] = other
                 _take_over(graph, layer, op, producers)
                 users = graph.users()
@@ -150,14 +150,11 @@ def fuse_residuals(graph: Graph) -> None:
 def fuse_activations(graph: Graph) -> None:
     """Let a layer apply the activation that reads it and nothing else does."""
     producers, users = _producers(graph), graph.users()
-    for op in list(graph.ops):
+    for op in [op for op in graph.ops if op.kind in FUSED]:
+        layer = _layer_for(graph, op.inputs[0], producers, users)
         # The tanh approximation of GELU is an operation of its own in the format.
-        if op.kind not in FUSED or op.fields.get("approximate", "none") != "none":
-            continue
-        layer = producers.get(op.inputs[0])
-        if layer is None or layer.kind not in LAYERS or not _read_once(graph, layer.output, users):
-            continue
-        if layer.fields["activation"] is None:
+        exact = op.fields.get("approximate", "none") == "none"
+        if layer is not None and exact and layer.fields["activation"] is None:
             layer.fields["activation"] = op.kind
             _take_over(graph, layer, op, producers)
 
@@ -167,22 +164,17 @@ def rename_weights(graph: Graph) -> Graph:
     names: dict[str, str] = {}
     found: dict[tuple[tuple[int, ...], str], str] = {}
     weights: dict[str, Array] = {}
-    for op in graph.ops:
+    for position, op in enumerate(graph.ops):
         for key, old in op.weight_names():
             if old not in names:
                 array = graph.weights[old]
-                names[old] = found.setdefault(
-                    (array.shape, sha256(array.data if array.size else b"").hexdigest()), f"w{len(found)}"
-                )
+                content = array.shape, sha256(array.data if array.size else b"").hexdigest()
+                names[old] = found.setdefault(content, f"w{len(found)}")
                 weights[names[old]] = array
             op.fields[key] = names[old]
+        value = f"v{position}"
+        graph.replace(op.output, value)
+        graph.shapes[value] = graph.shapes.pop(op.output)
+        op.output = value
     graph.weights = weights
-    for position, op in enumerate(graph.ops):
-        _rename_value(graph, op, f"v{position}")
     return graph
-
-
-def _rename_value(graph: Graph, op: Op, name: str) -> None:
-    graph.replace(op.output, name)
-    graph.shapes[name] = graph.shapes.pop(op.output)
-    op.output = name
