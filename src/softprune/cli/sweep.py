@@ -15,7 +15,7 @@ from rich.markup import escape
 from softprune.cli.terminal import Trust, console, percent, say, table
 
 if TYPE_CHECKING:
-    from softprune.train.sweep.results import Results, TrialResult
+    from softprune.train.sweep.folder import Results, TrialResult
 
 
 def sweep(

@@ -7,7 +7,7 @@ import random
 import pytest
 from sweep_parts import write_sweep
 
-from softprune.train.sweep.results import Results, TrialResult
+from softprune.train.sweep.folder import Results, TrialResult
 from softprune.train.sweep.sweep import Sweep
 
 

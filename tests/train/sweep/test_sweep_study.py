@@ -11,8 +11,7 @@ from optuna.trial import TrialState
 from sweep_parts import PROCESSES, write_sweep
 
 from softprune.train.observer import Progress, StopRun
-from softprune.train.sweep.folder import READY, enter
-from softprune.train.sweep.results import Results
+from softprune.train.sweep.folder import READY, Results, enter
 from softprune.train.sweep.study import open_url, without_password
 from softprune.train.sweep.sweep import Sweep
 from softprune.train.sweep.worker import TrialWatcher

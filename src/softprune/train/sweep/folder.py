@@ -5,10 +5,17 @@ The first worker makes it and lays out all trials, the others find them.
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import sqlite3
 import time
-from functools import partial
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError, StorageInternalError
@@ -18,11 +25,21 @@ from sqlalchemy.exc import SQLAlchemyError
 from softprune.records import CONFIG, require_regular, write_text, write_whole
 from softprune.train.config import RunConfig
 from softprune.train.run_folder import locked
-from softprune.train.sweep.study import SLOT, SharedStudy, open_file, open_url, prefer_log, without_password
+from softprune.train.sweep.study import (
+    SLOT,
+    SharedStudy,
+    Slot,
+    State,
+    open_file,
+    open_url,
+    prefer_log,
+    without_password,
+)
 from softprune.train.sweep.sweep import BASE, Sweep, description, differences
-from softprune.train.sweep.sweep_config import DIRECTIONS, SweepConfig
+from softprune.train.sweep.sweep_config import COUNTS, DIRECTIONS, SweepConfig, costs
 
-DATABASE, SWEEP, TRIALS = "study.db", "sweep.yaml", "trials"
+DATABASE, SWEEP, TRIALS, TABLE, BEST = "study.db", "sweep.yaml", "trials", "trials.csv", "best.json"
+FORMAT, VERSION = "softprune-sweep", 1  # of best.json
 DESCRIPTION, READY = "sweep", "ready"  # attributes of the study
 _PATIENCE = 120  # seconds to wait for another process that is making the same folder
 
@@ -167,3 +184,87 @@ def _wait_until_ready(sweep: Sweep, storage: RDBStorage, *, patience: float) -> 
                 f"optuna delete-study --study-name {sweep.config.name} --storage URL"
             )
         time.sleep(0.5)
+
+
+# The results, in files that need no Optuna.
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What became of a trial so far."""
+
+    number: int  # also names its folder
+    state: State
+    params: dict[str, Any]  # the values it has; empty until they are chosen
+    objectives: dict[str, float]  # by name; empty unless it is complete
+    attempts: int  # how often it was begun or continued
+    folder: str  # its run folder, relative to the sweep folder; with the machine in front if it is not below it
+    reason: str  # why it failed
+
+
+@dataclass(frozen=True)
+class Results:
+    """All trials of a sweep at one moment."""
+
+    sweep: Sweep
+    trials: tuple[TrialResult, ...]  # by number
+
+    @classmethod
+    def of(cls, sweep: Sweep, slots: Sequence[Slot], folder: Path) -> Results:
+        """The results that the slots of a study hold, seen from this sweep folder."""
+        found, names = [], sweep.config.objectives
+        for slot in slots:
+            values = zip(names, slot.last.values if slot.state == "complete" else (), strict=False)
+            objectives: dict[str, float] = {name: int(value) if name in COUNTS else value for name, value in values}
+            params, place = sweep.space.chosen(slot.last.params), slot.folder_from(folder)
+            found.append(TrialResult(slot.number, slot.state, params, objectives, len(slot.begun), place, slot.reason))
+        return cls(sweep, tuple(found))
+
+    @property
+    def counts(self) -> Counter[State]:
+        return Counter(trial.state for trial in self.trials)
+
+    @property
+    def ended(self) -> int:
+        """How many trials need no more work."""
+        return len(self.trials) - self.counts["waiting"] - self.counts["running"]
+
+    @cached_property
+    def best(self) -> list[TrialResult]:
+        """The trials that no other beats: for one objective the best, for two the Pareto set in order of the first.
+
+        Where several are equal in one objective, the first trial.
+        """
+        names = self.sweep.config.objectives
+        complete = [(costs(t.objectives, names), t.number) for t in self.trials if t.state == "complete"]
+        front: list[tuple[tuple[float, ...], int]] = []
+        # From the best of the first objective on, one is beaten unless it is better in the last one than all before.
+        for cost, number in sorted(complete):
+            if not front or cost[-1] < front[-1][0][-1] or (len(names) > 1 and cost == front[-1][0]):
+                front.append((cost, number))
+        return [self.trials[number] for _, number in front]
+
+    def write(self, folder: Path) -> None:
+        """Write both files, each as a whole."""
+        config, text = self.sweep.config, io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["number", "state", *config.search, *config.objectives, "attempts", "folder", "reason"])
+        for t in self.trials:
+            params = [_cell(t.params[key]) if key in t.params else "" for key in config.search]
+            objectives = [t.objectives.get(name, "") for name in config.objectives]
+            writer.writerow([t.number, t.state, *params, *objectives, t.attempts, t.folder, t.reason])
+        best = ("number", "params", "objectives", "folder")
+        summary = {
+            "format": FORMAT,
+            "version": VERSION,
+            "name": config.name,
+            "objectives": {name: DIRECTIONS[name] for name in config.objectives},
+            "trials": dict(self.counts),
+            "best": [{key: getattr(trial, key) for key in best} for trial in self.best],
+        }
+        write_text(folder / TABLE, text.getvalue())
+        write_text(folder / BEST, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+
+
+def _cell(value: Any) -> Any:
+    return value if isinstance(value, str | float | int) and not isinstance(value, bool) else json.dumps(value)

@@ -18,7 +18,7 @@ from softprune.train.sweep.sweep_config import DIRECTIONS, Dimension, Range
 from softprune.train.trainer import Interruption
 
 if TYPE_CHECKING:
-    from softprune.train.sweep.results import Results
+    from softprune.train.sweep.folder import Results
     from softprune.train.sweep.study import SharedStudy
     from softprune.train.sweep.worker import SweepObserver
 
@@ -66,7 +66,7 @@ def read_results(sweep: Sweep, folder: Path) -> Results:
 
 def _results(study: SharedStudy, folder: Path) -> Results:
     # Written once more: of two workers that write at once, the later one may have looked earlier.
-    from softprune.train.sweep.results import Results
+    from softprune.train.sweep.folder import Results
 
     results = Results.of(study.sweep, study.slots(), folder)
     results.write(folder)

@@ -73,6 +73,21 @@ class Slot:
         return self.state not in ("waiting", "running")
 
     @property
+    def begun(self) -> list[dict[str, Any]]:
+        """Attributes of the attempts that some worker has begun."""
+        return [attempt.user_attrs for attempt in self.attempts if FOLDER in attempt.user_attrs]
+
+    def folder_from(self, folder: Path) -> str:
+        """Its run folder, relative to the sweep folder, or with the machine in front; empty before it is begun."""
+        if not self.begun:
+            return ""
+        last, here = self.begun[-1], folder.resolve()
+        path = Path(last[FOLDER])
+        if path.is_relative_to(here):
+            return path.relative_to(here).as_posix()
+        return str(path) if last[HOST] == socket.gethostname() else f"{last[HOST]}:{path}"
+
+    @property
     def reason(self) -> str:
         """Why it failed; empty if it did not."""
         if self.state != "failed":

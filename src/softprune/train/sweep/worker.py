@@ -26,8 +26,7 @@ from softprune.train.load_run import initial_weights
 from softprune.train.observer import Observer, Progress, StopRun
 from softprune.train.run import Outcome, resume, train
 from softprune.train.run_folder import locked
-from softprune.train.sweep.folder import trial_folder
-from softprune.train.sweep.results import Results, TrialResult
+from softprune.train.sweep.folder import Results, TrialResult, trial_folder
 from softprune.train.sweep.study import Claim, SharedStudy
 from softprune.train.sweep.sweep_config import ObjectiveName, objective_values
 from softprune.train.trainer import Interruption
