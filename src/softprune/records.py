@@ -82,11 +82,7 @@ def write_error(path: Path, error: Exception, *, kept: str = "what was there bef
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write ``text`` to ``path``, whole or not at all.
-
-    Raises:
-        OSError: naming the file, such as on a full disk.
-    """
+    """Write ``text`` to ``path``, whole or not at all; an OSError names the file."""
     target = Path(path)
     write_whole(target, lambda part: part.write_text(text, encoding="utf-8", newline="\n"))
     return target
@@ -100,15 +96,11 @@ def require_regular(path: Path) -> None:
         FileNotFoundError: if there is nothing.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{path} is no regular file, but a folder, a device or a pipe; put a file in its place")
+        raise ValueError(f"{path} is not a regular file, but a folder, a device or a pipe; put a file in its place")
 
 
 def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
-    """The content of a regular file of at most ``most`` bytes.
-
-    Raises:
-        ValueError: naming a file that is larger, or no regular one.
-    """
+    """The content of a regular file of at most ``most`` bytes; any other is refused by name."""
     require_regular(path)
     with path.open("rb") as file:
         content = file.read(most + 1)
@@ -129,9 +121,7 @@ def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
 def parse_json(text: str, origin: str) -> dict[str, Any]:
     """Read one JSON object; NaN, infinities, endless integers, repeated keys and anything but an object are refused.
 
-    Args:
-        text: the file's content.
-        origin: what to call the file in a message.
+    `origin` names the file in messages.
     """
 
     def refuse(constant: str) -> NoReturn:

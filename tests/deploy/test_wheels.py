@@ -135,7 +135,7 @@ def test_without_a_compiler_the_wheel_is_pure(
     [
         ("/nonexistent", "there is no program '/nonexistent'"),
         ("ccache-that-is-not-there g++", "no program 'ccache-that-is-not-there'"),
-        ("g++ 'open", "no command"),
+        ("g++ 'open", "not a command"),
         ("false", "failed"),
     ],
 )

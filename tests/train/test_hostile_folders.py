@@ -120,10 +120,10 @@ def put(kind, path):
 def test_devices_and_pipes_in_a_run_folder_are_refused(run, tmp_path, kind, name):
     folder = shutil.copytree(run, tmp_path / "run")
     put(kind, folder / name)
-    with pytest.raises(ValueError, match=r"is no regular file|holds no run"):
+    with pytest.raises(ValueError, match=r"is not a regular file|holds no run"):
         resume(folder)
     if name == "config.yaml":
-        with pytest.raises(ValueError, match=r"config\.yaml is no regular file"):
+        with pytest.raises(ValueError, match=r"config\.yaml is not a regular file"):
             RunConfig.load(folder / name)
 
 
@@ -244,7 +244,7 @@ def test_broken_tables_of_budgets(tmp_path, text, message):
         Budget.load(tmp_path / "b.csv")
     for kind in ("pipe", "zeros"):
         put(kind, tmp_path / "b.csv")
-        with pytest.raises(ValueError, match=r"b\.csv is no regular file"):
+        with pytest.raises(ValueError, match=r"b\.csv is not a regular file"):
             Budget.load(tmp_path / "b.csv")
 
 

@@ -30,19 +30,12 @@ X86 = {
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """One shared library of the package.
+    """One shared library of the package."""
 
-    Args:
-        file: where it lies once it is made.
-        sources: the folder of its sources; on x86 ``avx512.cpp`` and ``avx2.cpp`` are among them.
-        units: the sources for any processor, without their suffix.
-        headers: folders of headers that it shares with other libraries.
-    """
-
-    file: Path
-    sources: Path
-    units: tuple[str, ...]
-    headers: tuple[Path, ...] = ()
+    file: Path  # where it lies once it is made
+    sources: Path  # the folder of its sources; on x86 avx512.cpp and avx2.cpp are among them
+    units: tuple[str, ...]  # the sources for any processor, without their suffix
+    headers: tuple[Path, ...] = ()  # folders of headers that it shares with other libraries
 
     def is_built(self) -> bool:
         """Whether the library is there and newer than everything that it is made of."""
@@ -55,14 +48,11 @@ class NativeLibrary:
         """Compile the library.
 
         Args:
-            target: the file to write, the library's own place by default; it appears complete or not at all.
+            target: the file to write and to return, the library's own place by default; complete or not at all.
             extra: more flags for compiler and linker, such as ``-fsanitize=address``.
 
-        Returns:
-            The file.
-
         Raises:
-            RuntimeError: if there is no compiler (`NoCompilerError`), or it fails; with its message.
+            RuntimeError: if there is no compiler (`NoCompilerError`), or with the message of one that fails.
         """
         program, target = _required_compiler(), target or self.file
         units = self.flags_of_units()
@@ -84,10 +74,8 @@ class NativeLibrary:
     def flags_of_units(self) -> dict[str, tuple[str, ...]]:
         """Each translation unit with the flags of its instruction set."""
         headers = tuple(f"-I{folder}" for folder in self.headers)
-        x86 = machine() in ("x86_64", "amd64")
-        return {
-            name: headers + flags for name, flags in {**dict.fromkeys(self.units, ()), **(X86 if x86 else {})}.items()
-        }
+        units = dict.fromkeys(self.units, ()) | (X86 if machine() in ("x86_64", "amd64") else {})
+        return {name: headers + flags for name, flags in units.items()}
 
 
 _ENGINE = PACKAGE / "deploy" / "engine"
@@ -109,11 +97,7 @@ def arch_flags() -> list[str]:
 
 
 def machine() -> str:
-    """The processor that is built for.
-
-    Raises:
-        RuntimeError: if $ARCHFLAGS names several.
-    """
+    """The processor that is built for; $ARCHFLAGS may name one."""
     archs = {word for word in arch_flags() if word != "-arch"}
     if len(archs) > 1:
         raise RuntimeError(f"ARCHFLAGS names several processors ({', '.join(sorted(archs))}): build for one at a time")
@@ -138,7 +122,7 @@ def compiler() -> list[str] | None:
     try:
         words = shlex.split(wish)
     except ValueError as error:
-        raise RuntimeError(f"CXX is {wish!r}, which is no command ({error}): {advice}") from error
+        raise RuntimeError(f"CXX is {wish!r}, which is not a command ({error}): {advice}") from error
     program = shutil.which(words[0]) if words else None
     if program is None:
         raise RuntimeError(f"CXX is {wish!r}, and there is no program {words[0] if words else ''!r}: {advice}")

@@ -41,7 +41,7 @@ def attach(
 
     Args:
         accelerator: of this training.
-        sparsifier: of the model, made before `prepare` wrapped it.
+        sparsifier: of the model, with its goal or budget if any, made before `prepare` wrapped the model.
         optimizers: those that train the model, as `prepare` returned them.
         total_steps: optimizer steps of the whole training, as one process counts them.
         threshold_decay: decay of s, for optimizers that do not hold the thresholds yet.
@@ -74,13 +74,9 @@ def attach_inner(
     scheduler: Any = None,
 ) -> None:
     """Attach the torch optimizers inside of Accelerate's."""
-    optimizers = [_inside(optimizer) for optimizer in wrapped]
-    sparsifier.attach(
-        *optimizers,
-        total_steps=total_steps,
-        threshold_decay=threshold_decay,
-        scheduler=_plain_schedule(scheduler, sparsifier, total_steps),
-    )
+    plain = _plain_schedule(scheduler, sparsifier, total_steps)
+    inner = [_inside(optimizer) for optimizer in wrapped]
+    sparsifier.attach(*inner, total_steps=total_steps, threshold_decay=threshold_decay, scheduler=plain)
 
 
 def _inside(optimizer: Any) -> Any:

@@ -24,7 +24,7 @@ from softprune.methods.base import Method
 
 
 def count_steps(trainer: Any, pl_module: Any) -> int:
-    """Optimizer steps of the whole fit; refused where nobody knows them."""
+    """Optimizer steps of the whole fit; a ValueError where the Trainer does not know them."""
     if not pl_module.automatic_optimization:
         raise ValueError("in manual optimization only you know the number of steps: pass total_steps=")
     steps = trainer.estimated_stepping_batches
@@ -101,16 +101,8 @@ class SoftpruneCallback(pl.Callback):  # type: ignore[misc,name-defined]
     ) -> None:
         refuse_decay(threshold_decay, goal, budget, rules)
         self.method, self.submodule = method, submodule
-        self.settings: dict[str, Any] = {
-            "goal": goal,
-            "budget": budget,
-            "schedule": schedule,
-            "units": units,
-            "skip": skip,
-            "rules": rules,
-            "example": example,
-            "seed": seed,
-        }
+        self.settings: dict[str, Any] = {"goal": goal, "budget": budget, "schedule": schedule, "units": units}
+        self.settings |= {"skip": skip, "rules": rules, "example": example, "seed": seed}
         self.threshold_decay, self.total_steps, self.bake = threshold_decay, total_steps, bake
         self.sparsifier: Sparsifier | None = None
         self._early: set[str] = set()

@@ -15,7 +15,7 @@ from softprune.goals.goal import Goal, Rank
 
 
 def refuse_decay(decay: float | None, goal: Goal | Rank | None, budget: Budget | None, rules: Iterable[Rule]) -> None:
-    """Raise for a threshold decay that is no decay, or that would do nothing: goals and budgets set thresholds."""
+    """Raise for a threshold decay that is invalid or without effect: goals and budgets set the thresholds."""
     if decay is None:
         return
     check_decay("threshold_decay", decay)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from softprune.budget.budget import Budget
-from softprune.budget.units import Units
+from softprune.budget.units import KINDS, Units
 from softprune.core.groups import learnt
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
@@ -65,7 +65,7 @@ def sparsify_trainer(
     model, args = trainer.model, trainer.args
     assert model is not None
     # GPT-2 and its relatives have a linear layer of their own, which has no units but its weights.
-    has_conv1d = units == Units() and any(isinstance(m, Conv1D) for m in model.modules())
+    has_conv1d = not KINDS[units.kind].importances and any(isinstance(m, Conv1D) for m in model.modules())
     conv1d = [Rule(_is_conv1d_weight, skip=False)] if has_conv1d else []
     sparsifier = sparsify(
         model,

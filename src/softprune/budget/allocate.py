@@ -139,26 +139,16 @@ def _solve(
     each = {cost.each for cost in shared.values()}
     if all(cost.linear for cost in shared.values()) and len(each) == 1:
         return share((wanted - fixed) / each.pop())
-    return _bisected(
-        share, weights, lambda d: math.fsum(cost.at(d[name]) for name, cost in shared.items()), wanted - fixed
-    )
-
-
-def _bisected(
-    share: Callable[[float], Mapping[str, float]],
-    weights: int,
-    total: Callable[[Mapping[str, float]], float],
-    wanted: float,
-) -> Mapping[str, float]:
-    """The shares of the fewest weights whose total is what is wanted; all of them if that is less."""
-    low, high = 0.0, float(weights)
+    # The fewest weights whose shares cost what is wanted; all of them if that is less.
+    few, many = 0.0, float(weights)
     for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        if total(share(middle)) < wanted:
-            low = middle
+        middle = (few + many) / 2
+        densities = share(middle)
+        if math.fsum(cost.at(densities[name]) for name, cost in shared.items()) < wanted - fixed:
+            few = middle
         else:
-            high = middle
-    return share(high)
+            many = middle
+    return share(many)
 
 
 def _free(profile: Profile, goal: Goal, dense: Sequence[str]) -> list[TensorCost]:
@@ -171,9 +161,5 @@ def _free(profile: Profile, goal: Goal, dense: Sequence[str]) -> list[TensorCost
 
 
 def _budget(profile: Profile, densities: Mapping[str, float], source: str) -> Budget:
-    return Budget(_capped({n: densities.get(n, 1.0) for n in profile.names}), profile, source)
-
-
-def _capped(densities: Mapping[str, float]) -> dict[str, float]:
-    """The last bit of a quotient may pass 1."""
-    return {name: min(1.0, density) for name, density in densities.items()}
+    # The last bit of a quotient may pass 1.
+    return Budget({name: min(1.0, densities.get(name, 1.0)) for name in profile.names}, profile, source)

@@ -126,13 +126,7 @@ VERSION = 1
 class Budget(Mapping[str, float]):
     """Density, the fraction of weights (or other units) kept, for every managed tensor: a read-only mapping.
 
-    Args:
-        densities: tensor name -> density in [0, 1]. Stored as given; :meth:`validate` judges it.
-        profile: what the tensors cost; the totals (``overall``, ``params``, ``macs``) need it.
-        source: where the budget came from, for reports.
-        units: what is kept or not: "weight", or "filter", "rank", "block 4x8"; then the tensors hold one importance for
-            each unit, and their profile counts units.
-        stored: parameters of the whole network without what was pruned; None where it is not known.
+    With units other than weights the tensors hold one importance for each unit, and their profile counts units.
 
     Example:
         >>> budget = Budget.load("resnet50/str-90.23")
@@ -140,11 +134,12 @@ class Budget(Mapping[str, float]):
         (0.9023, 0.402)
     """
 
-    densities: Mapping[str, float]
-    profile: Profile | None = None
-    source: str = ""
+    densities: Mapping[str, float]  # in [0, 1]; stored as given, `validate` judges them
+    profile: Profile | None = None  # what the tensors cost; overall, params and macs need it
+    source: str = ""  # where the budget came from, for reports
+    # What is kept or not: "weight", "filter", "rank", "block 4x8".
     units: str = USUAL
-    stored: int | None = None
+    stored: int | None = None  # parameters of the whole network without what was pruned, where that is known
 
     def __post_init__(self) -> None:
         if not self.densities:

@@ -43,13 +43,6 @@ class TensorCost:
 class Profile:
     """The costs of a network on one input, as counted by :func:`softprune.profile`.
 
-    Args:
-        tensors: the prunable tensors in the order in which the forward pass uses them.
-        other_macs: multiply-adds of everything else (attention products, unmanaged layers).
-        pool_macs: input elements of the average pools, which the paper counts as FLOPs.
-        other_params: parameters that are in no row (biases, normalisation).
-        counted: whether multiply-adds were counted; False for a profile of shapes alone.
-
     Example:
         >>> conv, fc = TensorCost("conv.weight", (8, 3, 3, 3), 21600), TensorCost("fc.weight", (10, 8), 80)
         >>> small = Profile((conv, fc))
@@ -57,11 +50,11 @@ class Profile:
         (296, 21680, 'fc.weight')
     """
 
-    tensors: tuple[TensorCost, ...]
-    other_macs: int = 0
-    pool_macs: int = 0
-    other_params: int = 0
-    counted: bool = True
+    tensors: tuple[TensorCost, ...]  # the prunable ones, in the order in which the forward pass uses them
+    other_macs: int = 0  # multiply-adds of everything else: attention products, layers that are not listed
+    pool_macs: int = 0  # input elements of the average pools, which the paper counts as FLOPs
+    other_params: int = 0  # parameters in no row: biases, normalisation
+    counted: bool = True  # False for a profile of shapes alone, without multiply-adds
 
     def __post_init__(self) -> None:
         names = [t.name for t in self.tensors]

@@ -20,8 +20,7 @@ from softprune.records import BenchKey as Key
 if TYPE_CHECKING:
     from softprune.budget.latency import LatencyTable, Timing
 
-# Columns from which on there is room for the kernel of each layer.
-_WIDE = 110
+_WIDE = 110  # characters, from which on there is room for the kernel of each layer
 PUBLISHED = "zoo:resnet50/str-90.23"
 HOW_TO_COMPILE = "with a C++ compiler installed, `python -m softprune.deploy.engine.build` makes them"
 
@@ -135,8 +134,8 @@ def print_bench(result: Mapping[str, Any]) -> None:
 
 def print_layers(layers: list[Mapping[str, Any]]) -> None:
     """The table of layers, for one sample."""
-    rows = table("layer", "nonzeros", "MACs", "us", "GFLOP/s", "roofline")
     wide = console.width >= _WIDE
+    rows = table("layer", "nonzeros", "MACs", "us", "GFLOP/s", "roofline")
     if wide:
         rows.add_column("kernel")
     for column in rows.columns:
@@ -196,7 +195,7 @@ def show_speed(folder: Path) -> None:
     The run folder gets model.spx and latency.json. A machine on which that cannot be done gets a line that says why.
     """
     if not (folder / RESULT).is_file():
-        return  # it was stopped, and whoever did that does not want to wait
+        return  # it was stopped: do not let the user wait
     from softprune.deploy.bench.contest import write_bench
     from softprune.deploy.engine.library import library
 

@@ -178,13 +178,11 @@ def print_budget(budget: Budget, *, thresholds: dict[str, float] | None = None) 
         alpha = [] if thresholds is None else [f"{thresholds[name]:.5f}"]
         rows.add_row(name, number(cost.params if cost else None), number(macs), *alpha, f"{budget.sparsity(name):.2%}")
     if profile is not None:
-        _add_totals(rows, budget, gap=[""] * len(middle))
+        _add_totals(rows, budget, profile, gap=[""] * len(middle))
     console.print(rows)
 
 
-def _add_totals(rows: Table, budget: Budget, *, gap: list[str]) -> None:
-    profile = budget.profile
-    assert profile is not None
+def _add_totals(rows: Table, budget: Budget, profile: Profile, *, gap: list[str]) -> None:
     total, left = (profile.total_macs(), budget.macs()) if profile.counted else (None, None)
     rows.add_section()
     rows.add_row("overall", number(profile.params), number(total), *gap, f"{budget.overall:.2%}")

@@ -81,6 +81,7 @@ class SweepView:
 
 
 def objectives(trial: TrialResult) -> str:
+    """The values of a trial's objectives in one line."""
     return "  ".join(f"{name} {_shown(name, value)}" for name, value in trial.objectives.items())
 
 

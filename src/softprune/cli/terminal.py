@@ -1,4 +1,4 @@
-"""What a person sees: tables, the live view of a run, plain lines where there is no terminal."""
+"""Output of the commands: lines, tables, and the live view of a run; and the options that several of them have."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ config_app = typer.Typer(help="Configurations of a run: show, check, and the sch
 Where = Annotated[str | None, typer.Argument(help="A YAML file, or a recipe: digits/str, recipe:digits-str.")]
 Changes = Annotated[list[str] | None, typer.Argument(help="Changes such as optimizer.lr=0.1 or method.s_init=-100.")]
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
-# Columns from which on five of them side by side can be read.
-_WIDE = 120
+_WIDE = 120  # characters in which the five columns of methods can be read side by side
 
 
 def demo(

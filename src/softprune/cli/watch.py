@@ -111,23 +111,21 @@ def sparkline(values: Iterable[float], width: int = SPARK) -> str:
         >>> sparkline([0, 1, 2, 3]), sparkline([5, 5])
         ('▁▃▆█', '▁▁')
     """
-    known_ones = list(values)
-    if len(known_ones) > width:
-        edges = [round(place * len(known_ones) / width) for place in range(width + 1)]
-        known_ones = [sum(known_ones[a:b]) / (b - a) for a, b in pairwise(edges)]
-    if len(known_ones) < 2:
+    course = list(values)
+    if len(course) > width:
+        edges = [round(place * len(course) / width) for place in range(width + 1)]
+        course = [sum(course[a:b]) / (b - a) for a, b in pairwise(edges)]
+    if len(course) < 2:
         return ""
-    low, high = min(known_ones), max(known_ones)
+    low, high = min(course), max(course)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BLOCKS[round((value - low) * scale)] for value in known_ones)
+    return "".join(BLOCKS[round((value - low) * scale)] for value in course)
 
 
 def _progress(run: WatchedRun) -> RenderableType:
-    grid = Table.grid(padding=(0, 2))
-    of_epochs = f" of {run.epochs}" if run.epochs else ""
-    total = run.total_steps
-    of_steps = f" of {total:,}" if total else ""
-    words = [f"epoch {run.epoch + 1}{of_epochs}", f"step {run.step:,}{of_steps}"]
+    grid, total = Table.grid(padding=(0, 2)), run.total_steps
+    words = [f"epoch {run.epoch + 1}" + (f" of {run.epochs}" if run.epochs else "")]
+    words.append(f"step {run.step:,}" + (f" of {total:,}" if total else ""))
     if run.finished:
         words.append("finished")
     elif run.seconds_left is not None:
@@ -165,8 +163,8 @@ def _layers(run: WatchedRun, *, lines: int | None) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("tensor", no_wrap=True, overflow="ellipsis")
     table.add_column("density", no_wrap=True)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("threshold", justify="right", no_wrap=True)
+    for number in ("", "threshold"):
+        table.add_column(number, justify="right", no_wrap=True)
     if run.words.costed:
         table.add_column("MACs", justify="right", no_wrap=True)
     table.add_column("over time", no_wrap=True, style="cyan")

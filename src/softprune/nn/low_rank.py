@@ -249,13 +249,9 @@ def fold(model: nn.Module) -> nn.Module:
 
 
 def take_ranks_(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Give the linear layers of a network the ranks that stored weights have: factors, or one matrix.
+    """Give the linear layers of a network the ranks that a folded network's state dict has: factors, or one matrix.
 
     Only layers that are stored in the other form, or with another rank, are replaced. Weights are not loaded.
-
-    Args:
-        model: built as the network was before its ranks were learnt.
-        weights: what a folded network has in its state dict.
 
     >>> model = nn.Sequential(LowRankLinear(8, 8, learned=True))
     >>> take_ranks_(model, LowRankLinear(8, 8, rank=2).state_dict(prefix="0."))[0].rank

@@ -117,7 +117,7 @@ def _shrink(w: Tensor, alpha: Tensor, leak: float | Tensor, *, flat_at_zero: boo
 def _shrink_by_number(w: Tensor, alpha: Tensor, *, flat_at_zero: bool) -> Tensor:
     """The paper's operator where its threshold is one number that can be read without waiting for an accelerator.
 
-    This runs once per tensor and step, between operations that have swept the cache, so every Python call counts.
+    It runs once per tensor and step, between operations that have swept the cache, so every Python call counts.
     """
     number = alpha.item()
     shrunk = F.softshrink(w, number) if number else w

@@ -222,8 +222,8 @@ def change_database(path, words):
         (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "malformed"),
         (lambda path: change_database(path, "delete from trials"), "it has lost the trials 0, 1"),
         (lambda path: change_database(path, "update study_user_attributes set value_json='{'"), "is damaged"),
-        (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "is no regular file"),
-        (lambda path: (path.unlink(), os.mkfifo(path)), "is no regular file"),
+        (lambda path: (path.unlink(), path.symlink_to("/dev/zero")), "is not a regular file"),
+        (lambda path: (path.unlink(), os.mkfifo(path)), "is not a regular file"),
     ],
     ids=["garbage", "empty", "half", "lost trials", "no json", "device", "pipe"],
 )

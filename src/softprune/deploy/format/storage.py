@@ -41,7 +41,7 @@ def open_regular(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no regular file: a folder, a device or a FIFO cannot be read")
+        raise OSError(f"{path} is not a regular file: a folder, a device or a FIFO cannot be read")
     return os.fdopen(descriptor, "rb")
 
 

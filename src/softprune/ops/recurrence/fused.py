@@ -88,7 +88,6 @@ is_there._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 # Memory for arrays over all steps, used again.
-#
 # Such an array takes megabytes, which the system hands out anew, page by page, whenever they were given back: that
 # can take as long as the recurrence itself.
 
