@@ -13,18 +13,10 @@ from numpy.typing import NDArray
 
 from softprune.deploy.engine.depthwise import add_depthwise, fits
 from softprune.deploy.engine.elementwise import COPY, add_layer, add_maps, copied, copy, map_record, owned
-from softprune.deploy.engine.execution import DENSE_FROM, NONZERO, Kernel, KernelChoice, RowProgress, bounds_of
-from softprune.deploy.engine.grid import (
-    Geometry,
-    Grid,
-    Halo,
-    Pieces,
-    has_padded_channels,
-    make_pieces,
-    make_tiles,
-)
-from softprune.deploy.engine.library import Dense, Facts, OutputTiles, Sparse
-from softprune.deploy.engine.memory import Builder, Scratch
+from softprune.deploy.engine.execution import DENSE_FROM, NONZERO, Kernel, KernelChoice, RowProgress
+from softprune.deploy.engine.grid import Geometry, Grid, Halo, Pieces, has_padded_channels, make_pieces, make_tiles
+from softprune.deploy.engine.library import Dense, OutputTiles, Sparse
+from softprune.deploy.engine.memory import Arena, Builder
 from softprune.deploy.format.graph import Array, Op, Weight
 
 # What a tile may read of a block of input channels; most processors have 32 to 48 KB of first-level cache.
@@ -41,24 +33,19 @@ class ConvKernel(Kernel):
         grid: of the input.
         start: the input's first plane.
         residual: what is added before the activation, or None.
-        weight: (outputs, inputs per group, rows, columns).
-        bias: one number per output.
-        bounds: what the result is cut to.
-        scratch: shared by the convolutions of a program.
+        arena: for scratch, which the convolutions of a program share.
+
+    The weight is (outputs, inputs per group, rows, columns).
     """
 
-    facts: Facts
     threads: int
     geometry: Geometry
     grid: Grid
     start: Array
     out: Array
     residual: Array | None
-    weight: Weight
-    bias: Array
     groups: int
-    bounds: tuple[float, float]
-    scratch: Scratch
+    arena: Arena
     _tables: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -83,7 +70,7 @@ class ConvKernel(Kernel):
         record = Sparse(output, *(table.ctypes.data for table in tables), sets, int(choice.shifted), choice.blocks)
         keep += tables
         if choice.blocks > 1:
-            scratch = self.scratch.at_least(self.scratch_size(choice))
+            scratch = self.arena.scratch(self.scratch_size(choice))
             record.scratch, record.scratch_stride = scratch.ctypes.data, self._sums(choice)
             keep.append(scratch)
         return record, keep
@@ -324,11 +311,8 @@ def _add_conv(b: Builder, op: Op, geometry: Geometry, grid: Grid, start: Array, 
         if added.strides[3] != 4 and added.shape[3] != 1:
             added = copied(b, op.path, added)
     out = b.new(op.output)
-    bias, groups = b.vector(op.fields.get("bias"), out.shape[1]), op.fields["groups"]
-    threads, facts = b.threads, b.library.facts
-    kernel = ConvKernel(
-        facts, threads, geometry, grid, start, out, added, weight, bias, groups, bounds_of(op), b.scratch
-    )
+    parts = b.parts(op, weight, out.shape[1])
+    kernel = ConvKernel(*parts, b.threads, geometry, grid, start, out, added, op.fields["groups"], b.arena)
     add_layer(b, op, kernel, out)
 
 
@@ -352,7 +336,7 @@ def lower_conv_transpose(b: Builder, op: Op) -> None:
 
 
 def _turned(weight: Weight, groups: int) -> Weight:
-    """The kernel of the convolution that a transposed one amounts to: (outputs, inputs per group, rows, columns)."""
+    """The weight of the convolution that a transposed one amounts to."""
     inputs, per_group, kh, kw = weight.shape
     grouped = weight.dense().reshape(groups, inputs // groups, per_group, kh, kw)
     turned = grouped.transpose(0, 2, 1, 3, 4)[..., ::-1, ::-1]

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softprune.deploy.engine.elementwise import add_layer, copy
-from softprune.deploy.engine.execution import NONZERO, Kernel, KernelChoice, RowProgress, bounds_of
+from softprune.deploy.engine.execution import NONZERO, Kernel, KernelChoice, RowProgress
 from softprune.deploy.engine.grid import Geometry, Grid, Halo, Longs, has_padded_channels, make_tiles
-from softprune.deploy.engine.library import Depthwise, Facts
+from softprune.deploy.engine.library import Depthwise
 from softprune.deploy.engine.memory import Builder
-from softprune.deploy.format.graph import Array, Op, Weight
+from softprune.deploy.format.graph import Array, Op
 
 SPAN = np.dtype([("in", "<i4"), ("out", "<i4"), ("mask", "<u4")])
 # Tiles worth a measurement; the kernel has no larger ones.
@@ -49,20 +49,15 @@ class DepthwiseKernel(Kernel):
         grid: of the input, one plane per channel.
         start: the input's first plane.
         out: the output, columns side by side.
-        weight: (outputs, 1, rows, columns).
-        bias: one number per output.
-        bounds: what the result is cut to.
+
+    The weight is (outputs, 1, rows, columns).
     """
 
-    facts: Facts
     threads: int
     geometry: Geometry
     grid: Grid
     start: Array
     out: Array
-    weight: Weight
-    bias: Array
-    bounds: tuple[float, float]
 
     @property
     def macs(self) -> int:
@@ -213,7 +208,6 @@ def add_depthwise(b: Builder, op: Op, geometry: Geometry) -> None:
         buffer = b.temporary_grid(grid)
         copy(b, op.path, grid.view(buffer), b.arrays[name], "planes")
     out, start = b.new(op.output), buffer[grid.margin :]
-    bias, weight = b.vector(op.fields.get("bias"), out.shape[1]), b.weights[op.fields["weight"]]
-    facts = b.library.facts
-    kernel = DepthwiseKernel(facts, b.threads, geometry, grid, start, out, weight, bias, bounds_of(op))
+    parts = b.parts(op, b.weights[op.fields["weight"]], out.shape[1])
+    kernel = DepthwiseKernel(*parts, b.threads, geometry, grid, start, out)
     add_layer(b, op, kernel, out)

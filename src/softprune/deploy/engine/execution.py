@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from softprune.deploy.engine.grid import Longs
 from softprune.deploy.engine.library import KINDS, Band, Facts, KernelLibrary, Wavefront
-from softprune.deploy.format.graph import Graph, Op, Weight
+from softprune.deploy.format.graph import Array, Graph, Op, Weight
 
 # Activations that are a cut to a range, done while storing.
 BOUNDS = {None: (-np.inf, np.inf), "relu": (0.0, np.inf), "relu6": (0.0, 6.0)}
@@ -64,12 +64,20 @@ class RowProgress:
     needed: Longs
 
 
+@dataclass
 class Kernel(ABC):
-    """A layer that can be computed in several ways, with everything that its kernels need."""
+    """A layer that can be computed in several ways, with everything that its kernels need.
 
+    Attributes:
+        bias: one number per output.
+        bounds: what the result is cut to.
+    """
+
+    runs_in_bands: ClassVar[bool] = True
     facts: Facts
     weight: Weight
-    runs_in_bands: ClassVar[bool] = True
+    bias: Array
+    bounds: tuple[float, float]
 
     @cached_property
     def nonzeros(self) -> int:

@@ -149,25 +149,16 @@ class Engine:
                     slots = self.slots(batch)
                     Tuner(self._kernels, local.team, builder.program).run([array.ctypes.data for array in slots])
                     remember(builder.program, name)
-            builder.share_scratch()
+            builder.arena.share_scratch(builder.program)
             local.plans[batch] = Executable(self._kernels, local.team, builder.program)
             local.builders[batch] = builder
         return local.plans[batch]
 
     def memory(self, batch: int = 1) -> MemoryUse:
-        """What the engine holds to run a batch of this size, and what it holds of the file.
-
-        Args:
-            batch: images; a large batch runs in parts, of which the largest counts.
-
-        Returns:
-            Bytes of tables and buffers, the number of nonzeros, and the peak of the graph's own values.
+        """What the engine holds to run a batch of this size; a large one runs in parts, of which the largest counts.
 
         Raises:
             RuntimeError: if the reference engine runs, which keeps no buffers.
-
-        Example:
-            ``load("model.spx").memory().total``
         """
         if self._kernels is None:
             raise RuntimeError("the reference engine keeps no account of its memory: build the kernels first")

@@ -90,8 +90,6 @@ class Maps(c.Structure):
 
 
 class Pool(c.Structure):
-    """Pooling."""
-
     _fields_ = (
         *_fields(Base, "out input"),
         *_fields(Four, "out_stride in_stride"),
@@ -139,8 +137,6 @@ class Linear(c.Structure):
 
 
 class Resize(c.Structure):
-    """Nearest or bilinear resizing."""
-
     _fields_ = (
         *_fields(Base, "out input"),
         *_fields(Four, "out_stride in_stride"),

@@ -10,19 +10,10 @@ from typing import Any
 import numpy as np
 
 from softprune.deploy.engine.conv import ConvKernel
-from softprune.deploy.engine.elementwise import (
-    ADD,
-    COPY,
-    add_layer,
-    add_maps,
-    constant,
-    copy,
-    map_record,
-    merged_rows,
-)
-from softprune.deploy.engine.execution import BOUNDS, DENSE_FROM, Kernel, KernelChoice, bounds_of
+from softprune.deploy.engine.elementwise import ADD, COPY, add_layer, add_maps, constant, copy, map_record, merged_rows
+from softprune.deploy.engine.execution import BOUNDS, DENSE_FROM, Kernel, KernelChoice
 from softprune.deploy.engine.grid import Geometry, Grid, Halo
-from softprune.deploy.engine.library import Base, Facts, Linear, Matmul
+from softprune.deploy.engine.library import Base, Linear, Matmul
 from softprune.deploy.engine.memory import Builder
 from softprune.deploy.engine.reduction import add_softmax
 from softprune.deploy.format.graph import Array, Op, Weight
@@ -54,19 +45,12 @@ class LinearKernel(Kernel):
     """A linear layer with few rows: inputs are the lanes, and zeros are skipped in one of three ways.
 
     Attributes:
-        weight: (outputs, inputs).
-        bias: one number per output.
-        bounds: what the result is cut to.
         source: rows of inputs, side by side in memory, and where the kernel finds them.
         out: the same for the outputs.
         residual: the same for what is added before the cut, or None.
     """
 
     runs_in_bands = False
-    facts: Facts
-    weight: Weight
-    bias: Array
-    bounds: tuple[float, float]
     source: tuple[Array, Base]
     out: tuple[Array, Base]
     residual: tuple[Array, Base] | None
@@ -152,15 +136,9 @@ class LinearLayer:
         out = b.arena.contiguous(self.shape)
         added = None if self.added is None else merged_rows(b, op.path, self.added, contiguous=True)
         flat = out.reshape(-1, self.shape[-1])
-        kernel = LinearKernel(
-            b.library.facts,
-            self.weight,
-            b.vector(op.fields.get("bias"), self.shape[-1]),
-            bounds_of(op),
-            (matrix, b.arena.base(matrix)),
-            (flat, b.arena.base(flat)),
-            None if added is None else (added, b.arena.base(added)),
-        )
+        residual = None if added is None else (added, b.arena.base(added))
+        ends = (matrix, b.arena.base(matrix)), (flat, b.arena.base(flat))
+        kernel = LinearKernel(*b.parts(op, self.weight, self.shape[-1]), *ends, residual)
         add_layer(b, op, kernel, out, "linear")
         return out
 
@@ -180,20 +158,9 @@ class LinearLayer:
         target = np.ndarray(self.shape, np.float32, b.arena.owner(out), 4 * out_grid.margin, strides)
         activation = op.fields.get("activation")
         plain = self.added is None and activation in BOUNDS
-        kernel = ConvKernel(
-            b.library.facts,
-            b.threads,
-            geometry,
-            grid,
-            buffer[grid.margin :],
-            out,
-            None,
-            self.weight.reshaped((outputs, inputs, 1, 1)),
-            b.vector(op.fields.get("bias"), outputs),
-            1,
-            BOUNDS[activation] if plain else BOUNDS[None],
-            b.scratch,
-        )
+        facts, weight, bias, bounds = b.parts(op, self.weight.reshaped((outputs, inputs, 1, 1)), outputs)
+        layout = (b.threads, geometry, grid, buffer[grid.margin :], out)
+        kernel = ConvKernel(facts, weight, bias, bounds if plain else BOUNDS[None], *layout, None, 1, b.arena)
         b.program.add_kernel(op.path, op.kind, kernel)
         if not plain:
             args = [target] if self.added is None else [target, self.added]

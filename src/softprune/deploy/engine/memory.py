@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from softprune.deploy.engine.execution import Program
+from softprune.deploy.engine.execution import Program, bounds_of
 from softprune.deploy.engine.grid import Geometry, Grid, Halo, strided
-from softprune.deploy.engine.library import Base, KernelLibrary
+from softprune.deploy.engine.library import Base, Facts, KernelLibrary
 from softprune.deploy.format.graph import Array, Graph, Op, Weight
 from softprune.deploy.format.shapes import Shape
 
@@ -40,6 +40,7 @@ class Arena:
         self._slots: dict[int, int] = {}  # address of a stand-in -> slot
         self._layouts: dict[int, set[Hashable]] = {}  # address -> all layouts of what it holds in turn
         self._free: list[Array] = []
+        self._scratch = library.zeros(0)
         self.grids: list[tuple[Array, Grid, Geometry | None]] = []
         self.floats = 0
 
@@ -108,6 +109,24 @@ class Arena:
         if buffer.ctypes.data in self._layouts and not any(buffer is other for other in self._free):
             self._free.append(buffer)
 
+    def scratch(self, count: int) -> Array:
+        """At least `count` floats that steps use one after the other; their content is lost in between."""
+        if self._scratch.size < count:
+            self._scratch = self._library.zeros(count)
+        return self._scratch
+
+    def share_scratch(self, program: Program) -> None:
+        """Let all steps use the same scratch, no larger than their present choices need.
+
+        It grows while choices are tried, and those that asked early hold a smaller one of their own.
+        """
+        self._scratch = self._library.zeros(0)
+        chosen = [(step, step.kernel, step.choice) for step in program.steps]
+        users = [(kernel.scratch_size(choice), step) for step, kernel, choice in chosen if kernel and choice]
+        for size, step in sorted(users, key=lambda user: -user[0]):
+            if size and step.choice:
+                step.choose(step.choice)
+
     def _take(self, count: int, layout: Hashable) -> Array:
         count = -(-count // ROUND) * ROUND if count > ROUND else count
         # A file may ask for halos or values that no memory holds.
@@ -136,24 +155,6 @@ class Arena:
         return bisect.bisect_right(self._starts, array.ctypes.data)
 
 
-class Scratch:
-    """Memory that the convolutions of a program use one after the other."""
-
-    def __init__(self, library: KernelLibrary) -> None:
-        self._library = library
-        self._array = library.zeros(0)
-
-    def at_least(self, count: int) -> Array:
-        """An array of at least `count` floats; the content is lost between uses."""
-        if self._array.size < count:
-            self._array = self._library.zeros(count)
-        return self._array
-
-    def forget(self) -> None:
-        """Begin anew; those that use it ask again."""
-        self._array = self._library.zeros(0)
-
-
 @dataclass
 class Builder:
     """A graph that becomes a program for one batch size: what is made of it so far.
@@ -170,7 +171,6 @@ class Builder:
     weights: Mapping[str, Weight]
     shapes: Mapping[str, Shape]
     arena: Arena
-    scratch: Scratch
     program: Program = field(default_factory=Program)
     arrays: dict[str, Array] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict)
@@ -206,21 +206,6 @@ class Builder:
             self.arena.release(array)
         self._temporary.clear()
 
-    def share_scratch(self) -> None:
-        """Let all steps use the same scratch, no larger than their present choices need.
-
-        It grows while choices are tried, and those that asked early hold a smaller one of their own.
-        """
-        self.scratch.forget()
-        users = [
-            (step.kernel.scratch_size(step.choice), step)
-            for step in self.program.steps
-            if step.kernel is not None and step.choice is not None
-        ]
-        for size, step in sorted(users, key=lambda user: -user[0]):
-            if size and step.choice:
-                step.choose(step.choice)
-
     def residual(self, op: Op) -> Array | None:
         """What is added to the sums of a layer, if anything is."""
         name = op.fields.get("residual")
@@ -231,6 +216,10 @@ class Builder:
         if name is None:
             return np.zeros(length, np.float32)
         return np.ascontiguousarray(self.weights[name].dense().reshape(-1))
+
+    def parts(self, op: Op, weight: Weight, outputs: int) -> tuple[Facts, Weight, Array, tuple[float, float]]:
+        """What the kernels of all layers have: instruction set, weight, bias, and what the result is cut to."""
+        return self.library.facts, weight, self.vector(op.fields.get("bias"), outputs), bounds_of(op)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from softprune.deploy.engine import conv, elementwise, linear, reduction
 from softprune.deploy.engine.execution import Step, chains
 from softprune.deploy.engine.grid import Geometry, Grid
 from softprune.deploy.engine.library import Clear, KernelLibrary
-from softprune.deploy.engine.memory import Arena, Builder, Scratch
+from softprune.deploy.engine.memory import Arena, Builder
 from softprune.deploy.format.graph import Array, Op
 from softprune.deploy.format.operations import infer
 from softprune.deploy.format.spx import Model
@@ -92,19 +92,15 @@ class HaloClearing:
 
 
 def _step(buffer: Array, grid: Grid, filling: Geometry | None) -> Step:
-    rows = [_written(grid, filling, plane) for plane in range(grid.planes)]
+    """A step that clears all of a grid but what is written: first and last row and column, for each plane."""
+    top = grid.halo.top
+    rows = [(top, top + grid.height, 0, grid.width)] * grid.planes
+    if filling is not None:
+        parts = [filling.source(filling.phases[plane])[:2] for plane in range(grid.planes)]
+        rows = [(top + down.start, top + down.stop, across.start, across.stop) for down, across in parts]
     written = np.array(rows, np.int32)
     sizes = (grid.margin, grid.plane, grid.image, grid.pitch, grid.channels, grid.planes, grid.images)
-    record = Clear(buffer.ctypes.data, written.ctypes.data, *sizes)
-    return Step("", "halo", record, [written, buffer])
-
-
-def _written(grid: Grid, filling: Geometry | None, plane: int) -> tuple[int, int, int, int]:
-    """First and last row and column that are written."""
-    if filling is None:
-        return grid.halo.top, grid.halo.top + grid.height, 0, grid.width
-    rows, columns, _, _ = filling.source(filling.phases[plane])
-    return grid.halo.top + rows.start, grid.halo.top + rows.stop, columns.start, columns.stop
+    return Step("", "halo", Clear(buffer.ctypes.data, written.ctypes.data, *sizes), [written, buffer])
 
 
 def build(model: Model, library: KernelLibrary, *, batch: int, threads: int) -> Builder:
@@ -116,7 +112,7 @@ def build(model: Model, library: KernelLibrary, *, batch: int, threads: int) -> 
     """
     graph = model.graph
     shapes = infer(graph, model.weights, batch)
-    builder = Builder(library, threads, graph, model.weights, shapes, Arena(library), Scratch(library))
+    builder = Builder(library, threads, graph, model.weights, shapes, Arena(library))
     conv.collect_halos(builder)
     for number, name in enumerate(graph.inputs):
         builder.arrays[name] = builder.arena.slot(number, shapes[name])

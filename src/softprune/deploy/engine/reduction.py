@@ -30,12 +30,8 @@ def _record(b: Builder, kind: int, out: Array, source: Array, axes: list[int]) -
 
 
 def lower_mean(b: Builder, op: Op) -> None:
-    """The mean over some axes."""
-    add_mean(b, op, op.fields["axes"], keepdim=op.fields["keepdim"])
-
-
-def add_mean(b: Builder, op: Op, axes: list[int], *, keepdim: bool) -> None:
-    """Append a mean; the reduced axis with the smallest stride comes last."""
+    """The mean over some axes, of a pool with one window those of the image; the smallest stride comes last."""
+    axes, keepdim = op.fields.get("axes", [2, 3]), op.fields.get("keepdim", True)
     source = b.arrays[op.inputs[0]]
     out = b.new(op.output)
     if not out.size:
@@ -109,7 +105,7 @@ def lower_pool(b: Builder, op: Op) -> None:
 def lower_adaptive(b: Builder, op: Op) -> None:
     """Averages over windows that divide the image; one window is a mean."""
     if tuple(op.fields["size"]) == (1, 1):
-        add_mean(b, op, [2, 3], keepdim=True)
+        lower_mean(b, op)
     else:
         _add_pool(b, op, ADAPTIVE, (1,) * 8, include_pad=False)
 

@@ -145,11 +145,11 @@ def recall(program: Program, name: str) -> bool:
     for i, step in enumerate(program.steps):
         if step.kernel is not None:
             # Only what tuning could have chosen is taken: the file may be damaged.
-            known = {_frozen(asdict(choice)): choice for choice in (*step.kernel.choices(), step.kernel.default())}
-            choice = known.get(_frozen(found["choices"].get(str(i))))
-            if choice is None:
+            known = (*step.kernel.choices(), step.kernel.default())
+            kept = [choice for choice in known if asdict(choice) == found["choices"].get(str(i))]
+            if not kept:
                 return False
-            wanted[i] = choice
+            wanted[i] = kept[0]
     starts = {str(chain.start): chain.start for chain in program.chains}
     if any(key not in starts or bands not in BANDS for key, bands in found["bands"].items()):
         return False
@@ -157,7 +157,3 @@ def recall(program: Program, name: str) -> bool:
         program.steps[i].settle(choice)
     program.bands = {starts[key]: bands for key, bands in found["bands"].items()}
     return True
-
-
-def _frozen(entry: Any) -> str:
-    return repr(sorted(entry.items())) if isinstance(entry, dict) else ""

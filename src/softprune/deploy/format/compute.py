@@ -132,14 +132,10 @@ def mean(call: OpCall) -> Array:
     return call.inputs[0].mean(axis=tuple(call.op["axes"]), keepdims=bool(call.op["keepdim"]))
 
 
-def _softmax(x: Array, axis: int) -> Array:
+def softmax(x: Array, axis: int) -> Array:
+    """exp(x) over its sum along one axis."""
     raised = np.exp(x - x.max(axis=axis, keepdims=True))
     return raised / raised.sum(axis=axis, keepdims=True)
-
-
-def softmax(call: OpCall) -> Array:
-    """exp(x) over its sum along one axis."""
-    return _softmax(call.inputs[0], int(call.op["axis"]))
 
 
 def layer_norm(call: OpCall) -> Array:
@@ -161,7 +157,7 @@ def attention(call: OpCall) -> Array:
     q, k, v = call.inputs
     scores = np.float32(call.op["scale"]) * (q @ np.swapaxes(k, -1, -2))
     mask = call.weight("mask")
-    return _softmax(scores if mask is None else scores + mask, -1) @ v
+    return softmax(scores if mask is None else scores + mask, -1) @ v
 
 
 # Operations that move elements and compute nothing.

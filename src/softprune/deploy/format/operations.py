@@ -174,7 +174,12 @@ OPERATIONS: dict[str, Operation] = {
     "elu": Operation(Scope.same, compute.elu, {"alpha": _number}),
     "softplus": Operation(Scope.same, compute.softplus, {"beta": _steepness, "threshold": _number}),
     "gelu": Operation(Scope.same, compute.gelu, {"approximate": _one_of("none", "tanh")}),
-    "softmax": Operation(shapes.softmax, compute.softmax, {"axis": is_integer}, keeps_batch=_along_axis),
+    "softmax": Operation(
+        shapes.softmax,
+        lambda call: compute.softmax(call.inputs[0], int(call.op["axis"])),
+        {"axis": is_integer},
+        keeps_batch=_along_axis,
+    ),
     "layer_norm": Operation(shapes.layer_norm, compute.layer_norm, _NORM, keeps_batch=_over_axes),
     "scale_shift": Operation(shapes.scale_shift, compute.scale_shift, {"scale": _name, "shift": _name}),
     "reshape": Operation(
