@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "deploy"), str(HERE.parent / "deploy" / "engine")]
+sys.path.insert(0, str(HERE.parent / "deploy"))
 
 from spx_compare import sparse  # noqa: E402
 from spx_files import op, write_net  # noqa: E402

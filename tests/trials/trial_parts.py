@@ -14,7 +14,7 @@ from torch import nn
 torch.set_num_threads(1)
 
 HERE = Path(__file__).parent
-for _name in ("deploy/engine", "deploy/export", "train/data", "reporting"):
+for _name in ("deploy", "train/data", "reporting"):
     sys.path.append(str(HERE.parent / _name))
 
 # A second of training in all: three epochs of two steps, with everything that a run writes.

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from spx_compare import sparse
+from spx_compare import REST, block, sparse
 from spx_files import op, write_net
-from test_engine import REST, block
 
 from softprune.deploy.engine.conv import ConvKernel
 from softprune.deploy.engine.inference import load
 from softprune.deploy.engine.library import library
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 SAME = {"stride": [1, 1], "dilation": [1, 1], "groups": 1}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from exported_networks import Joined, Transformer, UNet, assert_equal_outputs, depthwise_net, thin_out
-from test_export_rules import Bends, frames
+from test_aten import Bends, frames
 from torch import nn
 
 from softprune.deploy.export import export_onnx

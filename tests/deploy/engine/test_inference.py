@@ -14,45 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from spx_compare import difference, reference, sparse
+from spx_compare import REST, block, close, difference, images, reference, sparse
 from spx_files import op, write_net
 
 from softprune.deploy.engine import tune
 from softprune.deploy.engine.execution import Executable, KernelChoice
 from softprune.deploy.engine.grid import view_as
-from softprune.deploy.engine.inference import Engine, KernelWarning, _array, load
+from softprune.deploy.engine.inference import KernelWarning, _array, load
 from softprune.deploy.engine.library import library
 from softprune.deploy.engine.tune import BANDS
 from softprune.deploy.format import storage
-
-REST = {"bias": None, "activation": "relu", "residual": None}
-
-
-def block(tmp_path: Path, size: int = 23) -> Path:
-    """A bottleneck with a residual behind a stride, then a classifier."""
-    generator = np.random.default_rng(5)
-    shapes = {"a": (16, 3, 3, 3), "b": (24, 16, 1, 1), "c": (24, 24, 3, 3), "d": (16, 24, 1, 1), "e": (10, 16)}
-    weights = {name: sparse(generator, shape, 0.3) for name, shape in shapes.items()}
-    fields = {"dilation": [1, 1], "groups": 1}
-    same = {"stride": [1, 1], **fields}
-    ops = [
-        op("conv2d", ["x"], "a", weight="a", stride=[2, 2], padding=[1, 1], **fields, **REST),
-        op("conv2d", ["a"], "b", weight="b", padding=[0, 0], **same, **REST),
-        op("conv2d", ["b"], "c", weight="c", padding=[1, 1], **same, **REST),
-        op("conv2d", ["c"], "d", weight="d", padding=[0, 0], **same, **{**REST, "residual": "a"}),
-        op("mean", ["d"], "m", axes=[2, 3], keepdim=False),
-        op("linear", ["m"], "y", weight="e", **{**REST, "activation": None}),
-    ]
-    return write_net(tmp_path / "block.spx", {"x": (3, size, size)}, ops, weights)
-
-
-def images(batch: int, size: int = 23) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.random.default_rng(batch).standard_normal((batch, 3, size, size)).astype(np.float32)
-
-
-def close(engine: Engine, batch: int, size: int = 23) -> bool:
-    x = images(batch, size)
-    return difference(engine(x), reference(engine, [x])[0]) < 2e-5
 
 
 @pytest.fixture(autouse=True)
@@ -239,7 +210,7 @@ def test_instruction_sets(tmp_path: Path, level: str) -> None:
     """Each in a process of its own, because the choice is made once."""
     here = Path(__file__).parent
     script = (
-        "from pathlib import Path; import test_engine as t; from softprune.deploy.engine.inference import load\n"
+        "from pathlib import Path; import spx_compare as t; from softprune.deploy.engine.inference import load\n"
         f"engine = load(t.block(Path({str(tmp_path)!r})), threads=2, tune=False)\n"
         "print(engine.level, all(t.close(engine, batch) for batch in (1, 3)))"
     )

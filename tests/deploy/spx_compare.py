@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from spx_files import write_net
+from spx_files import op, write_net
 
 from softprune.deploy.engine.inference import Engine, load
 from softprune.deploy.format.reference import run
@@ -50,3 +50,33 @@ def worst(
     found = engine(*inputs)
     outputs = found if isinstance(found, tuple) else (found,)
     return max(difference(a, b) for a, b in zip(outputs, reference(engine, inputs), strict=True))
+
+
+REST = {"bias": None, "activation": "relu", "residual": None}
+
+
+def block(tmp_path: Path, size: int = 23) -> Path:
+    """A bottleneck with a residual behind a stride, then a classifier."""
+    generator = np.random.default_rng(5)
+    shapes = {"a": (16, 3, 3, 3), "b": (24, 16, 1, 1), "c": (24, 24, 3, 3), "d": (16, 24, 1, 1), "e": (10, 16)}
+    weights = {name: sparse(generator, shape, 0.3) for name, shape in shapes.items()}
+    fields = {"dilation": [1, 1], "groups": 1}
+    same = {"stride": [1, 1], **fields}
+    ops = [
+        op("conv2d", ["x"], "a", weight="a", stride=[2, 2], padding=[1, 1], **fields, **REST),
+        op("conv2d", ["a"], "b", weight="b", padding=[0, 0], **same, **REST),
+        op("conv2d", ["b"], "c", weight="c", padding=[1, 1], **same, **REST),
+        op("conv2d", ["c"], "d", weight="d", padding=[0, 0], **same, **{**REST, "residual": "a"}),
+        op("mean", ["d"], "m", axes=[2, 3], keepdim=False),
+        op("linear", ["m"], "y", weight="e", **{**REST, "activation": None}),
+    ]
+    return write_net(tmp_path / "block.spx", {"x": (3, size, size)}, ops, weights)
+
+
+def images(batch: int, size: int = 23) -> NDArray[np.float32]:
+    return np.random.default_rng(batch).standard_normal((batch, 3, size, size)).astype(np.float32)
+
+
+def close(engine: Engine, batch: int, size: int = 23) -> bool:
+    x = images(batch, size)
+    return difference(engine(x), reference(engine, [x])[0]) < 2e-5

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from test_engine import block
+from spx_compare import block
 
 from softprune.deploy.bench.race import Burst, Race, layers, measure_roofline, race
 from softprune.deploy.engine.inference import load

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_engine import block, images
+from spx_compare import block, images
 
 from softprune.deploy.engine.inference import load
 
