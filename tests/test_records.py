@@ -6,8 +6,7 @@ import pytest
 
 from softprune.core.collapse import Diagnosis
 from softprune.deploy.bench.contest import bench
-from softprune.deploy.bench.race import Layer as Step
-from softprune.deploy.bench.race import Ratio
+from softprune.deploy.bench.race import Ratio, TimedLayer
 from softprune.records import LAYER_COLUMNS, BenchKey, parse_json, read_text, require_format, write_text
 from softprune.reporting.run import LayerRow
 
@@ -73,7 +72,7 @@ def test_a_benchmark_has_all_keys():
     if result[BenchKey.LAYERS]:  # where the kernels are compiled
         of_parts |= set(result[BenchKey.LAYERS][0])
     else:
-        of_parts |= {field.name for field in fields(Step)}
+        of_parts |= {field.name for field in fields(TimedLayer)}
     named = [value for name, value in vars(BenchKey).items() if not name.startswith("_")]
     keys = {key for value in named for key in (value if isinstance(value, tuple) else (value,))}
     assert keys <= {*result, *of_parts}

@@ -5,18 +5,20 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_model
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from softprune.core.state_file import read_tensors
 from softprune.deploy.export.exporting import plain_module
-from softprune.records import parse_json, read_text, write_text
+from softprune.records import parse_json, read_text, write_text, write_whole
 from softprune.structure.channels import Reader, Values
 from softprune.structure.network import Left, Network, Removal, decide, follow, left_over, taken_over
 from softprune.structure.program import Example, batch_of_two
@@ -27,12 +29,9 @@ from softprune.structure.rules import CONVOLUTIONS, NORMS, TRANSPOSED
 
 @dataclass(frozen=True)
 class Cut:
-    """What stays of a layer.
+    """What stays of a layer: the channels that it still reads and makes, rising; of a norm both are the same.
 
-    Args:
-        inputs: the numbers of the channels that it goes on to read, rising.
-        outputs: those that it goes on to make; of a norm both are the same.
-        bias: whether it gets a bias that it did not have.
+    ``bias`` says whether it gets one that it did not have.
     """
 
     inputs: tuple[int, ...]
@@ -71,10 +70,8 @@ def cut(module: nn.Module, what: Cut) -> None:
     assert isinstance(module, CONVOLUTIONS + TRANSPOSED)
     depthwise = module.groups == module.in_channels and module.groups > 1
     groups = len(inputs) if depthwise else module.groups
-    if depthwise and not isinstance(module, TRANSPOSED):
-        _replace(module, "weight", module.weight[outputs])
-    elif depthwise:
-        _replace(module, "weight", module.weight[inputs])
+    if depthwise:
+        _replace(module, "weight", module.weight[inputs if isinstance(module, TRANSPOSED) else outputs])
     else:
         _replace(module, "weight", _per_group(module, inputs, outputs))
     module.in_channels, module.out_channels, module.groups = len(inputs), len(outputs), groups
@@ -102,10 +99,8 @@ def _pick(module: nn.Module, name: str, kept: list[int]) -> None:
 
 
 def _replace(module: nn.Module, name: str, value: Tensor) -> None:
-    old = getattr(module, name)
-    if isinstance(old, nn.Parameter):
-        value = nn.Parameter(value.clone(), requires_grad=old.requires_grad)
-    setattr(module, name, value.clone() if not isinstance(value, nn.Parameter) else value)
+    old, new = getattr(module, name), value.clone()
+    setattr(module, name, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
 
 
 # Recipes: which channels of each layer stay, as a file from which a network is made small again.
@@ -117,20 +112,12 @@ LAYERS = (*CONVOLUTIONS, *TRANSPOSED, *NORMS, nn.Linear)
 
 @dataclass(frozen=True)
 class Recipe:
-    """What stays of every layer that gets smaller.
-
-    Args:
-        layers: path of the module -> what stays of it.
-    """
+    """What stays of every layer that gets smaller, by the path of the module."""
 
     layers: Mapping[str, Cut]
 
     def check(self, model: nn.Module) -> None:
-        """Refuse a network that this recipe is not for.
-
-        Raises:
-            ValueError: that names the layer.
-        """
+        """Refuse a network that this recipe is not for; the ValueError names the layer."""
         modules = dict(model.named_modules())
         for path, what in self.layers.items():
             module = modules.get(path)
@@ -144,11 +131,7 @@ class Recipe:
                     )
 
     def apply(self, model: nn.Module) -> nn.Module:
-        """Make a network of the original size small, in place; its weights are those of the channels that stay.
-
-        Raises:
-            ValueError: if the recipe is of another network; it is untouched then.
-        """
+        """Make a network of the original size small, in place, unless `check` refuses it."""
         self.check(model)
         for path, what in self.layers.items():
             cut(model.get_submodule(path), what)
@@ -169,11 +152,9 @@ class Recipe:
 
         Raises:
             FileNotFoundError: if there is no such file.
-            ValueError: if the file is no recipe.
+            ValueError: if the file is not a recipe.
         """
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"there is no {path}: name a folder that Shrunk.save wrote")
-        return cls.from_json(read_text(Path(path)), origin=str(path))
+        return cls.from_json(read_text(_there(path)), origin=str(path))
 
     @classmethod
     def from_json(cls, text: str, *, origin: str) -> Recipe:
@@ -184,24 +165,24 @@ class Recipe:
         layers = content.get("layers")
         if not isinstance(layers, dict):
             raise ValueError(f"{origin}: layers must be an object of layers")
-        return cls({name: _cut(f"{origin}: {name}", value) for name, value in layers.items()})
+        return cls({name: _read_cut(f"{origin}: {name}", value) for name, value in layers.items()})
 
 
-def _cut(where: str, value: Any) -> Cut:
-    if (
-        not isinstance(value, dict)
-        or set(value) != {"inputs", "outputs", "bias"}
-        or not isinstance(value["bias"], bool)
-    ):
+def _read_cut(where: str, value: Any) -> Cut:
+    fits = isinstance(value, dict) and set(value) == {"inputs", "outputs", "bias"}
+    if not fits or not isinstance(value["bias"], bool):
         raise ValueError(f"{where} must have inputs, outputs and bias")
-    return Cut(_numbers(where, value["inputs"]), _numbers(where, value["outputs"]), value["bias"])
+    for kept in (value["inputs"], value["outputs"]):
+        right = isinstance(kept, list) and kept and all(type(n) is int and n >= 0 for n in kept)
+        if not right or any(a >= b for a, b in pairwise(kept)):
+            raise ValueError(f"{where}: channels are rising whole numbers from 0 on, at least one")
+    return Cut(tuple(value["inputs"]), tuple(value["outputs"]), value["bias"])
 
 
-def _numbers(where: str, value: Any) -> tuple[int, ...]:
-    right = isinstance(value, list) and value and all(type(n) is int and n >= 0 for n in value)
-    if not right or any(a >= b for a, b in pairwise(value)):
-        raise ValueError(f"{where}: channels are rising whole numbers from 0 on, at least one")
-    return tuple(value)
+def _there(path: str | os.PathLike[str]) -> Path:
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no {path}: name a folder that Shrunk.save wrote")
+    return Path(path)
 
 
 # How far the output may be from that of the network with its dead channels, relative to its largest value.
@@ -217,8 +198,7 @@ class Shrunk:
         model: a copy without the dead channels.
         recipe: which channels stayed.
         left: dead channels that could not be removed, with the reasons.
-        before: parameters that the network had.
-        after: parameters that it has.
+        before, after: the number of parameters.
     """
 
     model: nn.Module
@@ -237,10 +217,6 @@ class Shrunk:
         Each file is written whole or not at all, and the weights carry the recipe as well: if the process ends between
         the two files, a folder that was there before still has weights with their own recipe.
         """
-        from safetensors.torch import save_model
-
-        from softprune.records import write_whole
-
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         own = {FORMAT: self.recipe.to_json()}
@@ -299,8 +275,11 @@ def rebuild(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Module:
         missing = small.load_state_dict(state, strict=False)
     except RuntimeError as error:
         raise ValueError(f"{folder} is of another network: {error}") from error
-    tied = {k for k in missing.missing_keys if small.state_dict()[k].data_ptr() in _pointers(small, state)}
-    if missing.unexpected_keys or set(missing.missing_keys) - tied:
+    # Tied tensors are written once.
+    held = small.state_dict()
+    written = {held[name].data_ptr() for name in state if name in held}
+    absent = [name for name in missing.missing_keys if held[name].data_ptr() not in written]
+    if missing.unexpected_keys or absent:
         strange = [*missing.unexpected_keys, *missing.missing_keys]
         raise ValueError(f"{folder} is of another network: {', '.join(strange[:5])}")
     recipe.apply(model)
@@ -310,9 +289,7 @@ def rebuild(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Module:
 
 def _read(path: Path) -> tuple[dict[str, Tensor], Recipe | None]:
     """The weights of a file, and the recipe that they carry; older files carry none."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no {path}: name a folder that Shrunk.save wrote")
-    tensors, header = read_tensors(path)
+    tensors, header = read_tensors(_there(path))
     text = header.get(FORMAT)
     return tensors, None if text is None else Recipe.from_json(text, origin=f"the header of {path}")
 
@@ -326,12 +303,6 @@ def _refuse_computed(model: nn.Module) -> None:
                 "torch.nn.utils.prune): take that off first, such as with "
                 "torch.nn.utils.parametrize.remove_parametrizations or torch.nn.utils.prune.remove"
             )
-
-
-def _pointers(model: nn.Module, names: Iterable[str]) -> set[int]:
-    """Tied tensors are written once: where those are that have been written."""
-    held = model.state_dict()
-    return {held[name].data_ptr() for name in names if name in held}
 
 
 def _largest(
@@ -395,14 +366,10 @@ def _shift(module: nn.Module, reader: Reader, constant: Tensor | None) -> Tensor
         return None
     weight: Any = module.weight
     taps = weight.detach().double().flatten(2).sum(2) if weight.ndim > 2 else weight.detach().double()
-    groups = reader.groups
-    parts = taps.view(groups, -1, taps.shape[1]) @ constant.view(groups, -1, 1)
-    return parts.flatten()
+    return (taps.view(reader.groups, -1, taps.shape[1]) @ constant.view(reader.groups, -1, 1)).flatten()
 
 
 def _outputs(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    from torch.utils._pytree import tree_leaves
-
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         # Not the example itself, which may be all zeros.
@@ -423,6 +390,3 @@ def _fault(model: nn.Module, inputs: tuple[Tensor, ...], wanted: list[Tensor]) -
         if not gap <= TOLERANCE:
             return f"without them an output differs by {gap:.1e} of its largest value"
     return None
-
-
-__all__ = ["Shrunk", "rebuild", "shrink"]

@@ -27,20 +27,11 @@ def zoo_name(where: str) -> str | None:
 
 
 def write_files(where: str, folder: Path, *, onnx: bool, size: int | None = None) -> tuple[str, str | None]:
-    """Write what the engines read.
-
-    Args:
-        where: a .spx file, or zoo:NAME.
-        folder: for the files that must be made.
-        onnx: whether an ONNX file is wanted.
-        size: pixels a side of the images of a network of the zoo.
-
-    Returns:
-        The paths of the .spx file and of the ONNX file.
+    """Write what the engines read, in a folder; returns the paths of the .spx file and of the ONNX file, if wanted.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if there is no such network, or the file is no valid one.
+        ValueError: if there is no such network, or the file is not a valid one.
     """
     name, spx = zoo_name(where), where
     if name is not None:
@@ -131,15 +122,9 @@ def bench(
 def contest(
     job: Job, others: Sequence[str], *, bursts: int, seconds: float, needed: bool, progress: Progress
 ) -> dict[str, Any]:
-    """Let our engine and others take turns.
+    """Let our engine and others take turns, in bursts of so many seconds.
 
-    Args:
-        job: what they run.
-        others: names of the other engines.
-        bursts: bursts of each.
-        seconds: length of a burst.
-        needed: whether an engine that cannot run the network is an error; else it is left out.
-        progress: is told what happens.
+    ``needed`` says that an engine that cannot run the network is an error; else it is left out.
     """
     facts: dict[str, dict[str, Any]] = {}
     skipped: dict[str, str] = {}
@@ -216,11 +201,7 @@ def _check(where: str, *, batch: int, threads: int, bursts: int, seconds: float,
 
 
 def check_target(path: Path) -> None:
-    """Refuse a place where no file can be written, before minutes are spent.
-
-    Raises:
-        ValueError: if the folder is missing, or the path is a folder.
-    """
+    """Refuse a place where no file can be written, before minutes are spent."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file, such as {path / 'bench.json'}")
     if not path.parent.is_dir():

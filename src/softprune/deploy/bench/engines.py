@@ -139,7 +139,8 @@ ENGINES: dict[str, Start] = {
     "openvino": start_openvino,
     "torch": start_torch,
 }
-
+# Engine -> packages it needs.
+NEEDS = {"onnxruntime": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino"), "torch": ("torch",)}
 
 # Seconds after which a process that says nothing is given up; a large network is tuned in a fraction of it.
 PATIENCE = 900.0
@@ -150,19 +151,12 @@ class EngineError(OSError):
 
 
 class Worker:
-    """The near end of a process with one engine.
-
-    The process ends when the pipe does, so it outlives nothing.
+    """The near end of a process with one engine, that ends when the pipe does.
 
     Args:
         engine: name of the engine.
         job: what it runs.
         patience: seconds to wait for each answer.
-
-    Example:
-        with Worker("onnxruntime", job) as worker:
-            facts = worker.start()
-            burst = worker.burst(0.5)
     """
 
     def __init__(self, engine: str, job: Job, *, patience: float = PATIENCE) -> None:
@@ -186,10 +180,7 @@ class Worker:
             self.process.join()
 
     def start(self) -> dict[str, Any]:
-        """Wait until the engine has run the network once.
-
-        Returns:
-            Facts about the engine, with the first numbers of its result as "output".
+        """Facts about the engine after it has run the network once, the first numbers of its result as "output".
 
         Raises:
             EngineError: if it cannot run it, dies or says nothing.
@@ -200,11 +191,7 @@ class Worker:
         return dict(facts)
 
     def burst(self, seconds: float) -> Burst:
-        """Let the engine run for some time.
-
-        Raises:
-            EngineError: if the process dies or says nothing.
-        """
+        """Let the engine run for some time; errors as in `start`."""
         with suppress(OSError):  # the answer tells that it is dead
             self._pipe.send(seconds)
         burst = self._answer("it was timed")
@@ -236,19 +223,12 @@ def work(pipe: Connection, engine: str, job: Job) -> None:
             pipe.send(run_burst(call, pipe.recv()))
 
 
-# Engine -> packages it needs.
-NEEDS = {"onnxruntime": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino"), "torch": ("torch",)}
-
-
 def opponents(wanted: Sequence[str] | None, *, module: bool) -> list[str]:
-    """The engines that take part beside ours.
+    """The names of the engines that take part beside ours, each once.
 
     Args:
         wanted: names of engines; None takes all that can be used.
         module: whether there is a module that PyTorch could run.
-
-    Returns:
-        Their names, each once.
 
     Raises:
         ValueError: for an unknown name, or torch without a module.

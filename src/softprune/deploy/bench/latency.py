@@ -24,7 +24,7 @@ from softprune.deploy.export.zoo import fill_, zoo_example
 from softprune.nn.catalog import build, example_shape
 from softprune.structure.program import Example
 
-# Calibration: from the times of single layers to times that add up to that of a call.
+# From the times of single layers to times that add up to that of a call.
 
 # A step by itself is timed too long rather than too short; a call that seems shorter than this share of what does not
 # depend on density was measured wrongly.
@@ -33,13 +33,7 @@ LEAST_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Sighting:
-    """What was measured of a network at one density.
-
-    Attributes:
-        layers: tensor -> seconds of the steps of its layer.
-        others: seconds of all other steps.
-        call: seconds of a whole call.
-    """
+    """Seconds at one density: of the steps of each tensor's layer, of all other steps, and of a whole call."""
 
     layers: Mapping[str, float]
     others: float
@@ -53,9 +47,6 @@ def calibrate(sightings: Sequence[Sighting]) -> tuple[float, dict[str, tuple[flo
     accounts for, which is the least that calls take beyond their steps. What is left of a call belongs to the layers,
     and all of them are scaled by the same factor: steps that are timed one by one wait for each other, and chains of
     them run in bands when they run in earnest.
-
-    Args:
-        sightings: one for each density.
 
     Returns:
         The fixed seconds, and tensor -> seconds at each density.
@@ -83,13 +74,9 @@ _NO_ROOFLINE = Roofline(1.0, 1.0)
 
 @dataclass(frozen=True)
 class Effort:
-    """How long is measured.
+    """How long is measured: in ``rounds`` turns of all densities, of which the fastest run of a layer counts.
 
-    Attributes:
-        rounds: turns of all densities; the fastest run of a layer counts.
-        repeats: runs of each layer in a turn.
-        seconds: of whole calls in a turn.
-        tune: whether each network first finds the fastest way to compute each layer.
+    A turn runs each layer ``repeats`` times, and whole calls for ``seconds``.
     """
 
     rounds: int = 5
@@ -218,14 +205,19 @@ def _measured(
     effort: Effort,
     progress: Callable[[str], object],
 ) -> list[Sighting]:
-    """All densities in turns, so that a disturbance does not fall on one of them alone."""
-    best: list[Sighting | None] = [None] * len(engines)
+    """The fastest of all densities in turns, so that a disturbance does not fall on one of them alone."""
+    rounds = []
     for turn in range(effort.rounds):
         progress(f"timing: round {turn + 1} of {effort.rounds}")
-        for number, engine in enumerate(engines):
-            seen, before = _sighting(engine, owners, batch, effort), best[number]
-            best[number] = seen if before is None else _better(before, seen)
-    return [seen for seen in best if seen is not None]
+        rounds.append([_sighting(engine, owners, batch, effort) for engine in engines])
+    return [
+        Sighting(
+            {name: min(seen.layers[name] for seen in turns) for name in turns[0].layers},
+            min(seen.others for seen in turns),
+            min(seen.call for seen in turns),
+        )
+        for turns in zip(*rounds, strict=True)
+    ]
 
 
 def _sighting(engine: Engine, owners: dict[str, dict[str, float]], batch: int, effort: Effort) -> Sighting:
@@ -239,11 +231,6 @@ def _sighting(engine: Engine, owners: dict[str, dict[str, float]], batch: int, e
             times[name] += share * seconds
     inputs = engine.slots(batch)[: len(engine.model.graph.inputs)]
     return Sighting(times, others, run_burst(lambda: engine(*inputs), effort.seconds).seconds)
-
-
-def _better(a: Sighting, b: Sighting) -> Sighting:
-    fastest = {name: min(a.layers[name], b.layers[name]) for name in a.layers}
-    return Sighting(fastest, min(a.others, b.others), min(a.call, b.call))
 
 
 # The network that a table of times is measured for.

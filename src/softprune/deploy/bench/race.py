@@ -21,13 +21,7 @@ QUIET = 0.95
 
 @dataclass(frozen=True)
 class Burst:
-    """Calls of one runner without a break.
-
-    Attributes:
-        seconds: the fastest call.
-        median: the median call.
-        share: processor time over wall time.
-    """
+    """Calls of one runner without a break: seconds of the fastest and of the median, processor time over wall time."""
 
     seconds: float
     median: float
@@ -36,13 +30,9 @@ class Burst:
 
 @dataclass(frozen=True)
 class Standing:
-    """One runner after a race.
+    """One runner after a race: the fastest call of all quiet bursts, the median of their medians, in seconds.
 
-    Attributes:
-        seconds: the fastest call of all quiet bursts.
-        median: the median of the quiet bursts' medians.
-        bursts: quiet bursts.
-        dropped: disturbed bursts.
+    ``bursts`` were quiet, ``dropped`` were disturbed.
     """
 
     seconds: float
@@ -148,7 +138,7 @@ OURS = "softprune"
 
 
 @dataclass(frozen=True)
-class Layer:
+class TimedLayer:
     """One step of the network.
 
     Attributes:
@@ -172,12 +162,8 @@ class Layer:
     roofline: float
 
 
-def layers(engine: Engine, *, batch: int = 1, repeats: int = 30, roofline: Roofline | None = None) -> list[Layer]:
-    """Time every step by itself, in its place.
-
-    Raises:
-        RuntimeError: if there are no compiled kernels.
-    """
+def layers(engine: Engine, *, batch: int = 1, repeats: int = 30, roofline: Roofline | None = None) -> list[TimedLayer]:
+    """Time every step by itself, in its place; a RuntimeError without compiled kernels."""
     kernels = library()
     if kernels is None or engine.team is None:
         raise RuntimeError("the table of layers needs the compiled kernels")
@@ -192,5 +178,5 @@ def layers(engine: Engine, *, batch: int = 1, repeats: int = 30, roofline: Roofl
         rate = 2 * step.macs / duration / 1e9
         how = "" if step.choice is None else step.choice.text
         share = rate / (roof.l2 * engine.threads)
-        table.append(Layer(step.path, step.what, how, step.nonzeros, step.macs, 1e6 * duration, rate, share))
+        table.append(TimedLayer(step.path, step.what, how, step.nonzeros, step.macs, 1e6 * duration, rate, share))
     return table

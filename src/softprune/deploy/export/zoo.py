@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import Tensor, nn
 
@@ -49,15 +51,7 @@ def sparse_network(name: str, *, seed: int = 0) -> nn.Module:
 
 
 def zoo_example(name: str, *, size: int | None = None) -> Tensor:
-    """One input of the network that a zoo name begins with.
-
-    Args:
-        name: as for `sparse_network`.
-        size: pixels a side; None takes what the network is known by.
-
-    Raises:
-        ValueError: if there is no such network, or the size is not positive.
-    """
+    """One input of the network that a zoo name begins with, with ``size`` pixels a side if it takes images."""
     shape = example_shape(name.partition("/")[0])
     if size is None:
         return torch.zeros(shape)
@@ -90,10 +84,9 @@ def _densities(name: str, budget: str, module: nn.Module) -> dict[str, float]:
 
 def _percent(name: str, budget: str) -> float:
     text = budget.removeprefix(UNIFORM)
-    try:
+    value = -1.0
+    with suppress(ValueError):
         value = float(text)
-    except ValueError:
-        value = -1.0
     if not 0 <= value < 100:
         raise ValueError(f"{name!r}: uniform-{text} must end in a percentage of zeros from 0 to below 100")
     return value
