@@ -146,8 +146,8 @@ def test_thresholds_without_decay_are_refused_unless_the_run_is_dense():
 def test_files_that_are_no_configuration(tmp_path):
     file = tmp_path / "run.yaml"
     for text, message in [
-        ("", "null is no mapping of keys to values"),
-        ("- 1", r"\[1\] is no mapping"),
+        ("", "null is not a mapping of keys to values"),
+        ("- 1", r"\[1\] is not a mapping"),
         ("a: 1\nb: [", "line 2 is not valid YAML"),
         ("epochs: 1\nepochs: 2", "line 2 is not valid YAML: 'epochs' is given twice"),
     ]:

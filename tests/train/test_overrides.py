@@ -61,7 +61,7 @@ def test_elements_of_a_list():
     assert [rule.s_init for rule in load("rules.1.s_init=-7", base=base).rules] == [None, -7.0]
     with pytest.raises(ConfigError, match=r"rules\.2\.skip: the list has the elements 0 to 1; write the whole list"):
         load("rules.2.skip=true", base=base)
-    with pytest.raises(ConfigError, match=r"rules is no list yet; write rules=\[...\] instead"):
+    with pytest.raises(ConfigError, match=r"rules is not a list yet; write rules=\[...\] instead"):
         load("rules.0.skip=true")
 
 

@@ -115,7 +115,7 @@ def test_a_malicious_pickle_is_refused_and_does_not_run(tmp_path):
     victim = tmp_path / "ran"
     content = b"cos\nsystem\n(S'touch " + str(victim).encode() + b"'\ntR."
     layout = with_python_file(tmp_path, content)
-    with pytest.raises(ValueError, match=r"data_batch_2: no pickle of plain arrays: it asks for os\.system"):
+    with pytest.raises(ValueError, match=r"data_batch_2: not a pickle of plain arrays: it asks for os\.system"):
         read_cifar10(tmp_path, layouts=[layout], counts=COUNTS)
     assert not victim.exists()
 
@@ -126,7 +126,7 @@ RECORDS = cifar_records()["data_batch_2"]
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (python2_pickle(RECORDS[:, 1:], [1, 2, 3, 4])[:-100], "no pickle of plain arrays"),
+        (python2_pickle(RECORDS[:, 1:], [1, 2, 3, 4])[:-100], "not a pickle of plain arrays"),
         (python2_pickle(RECORDS[:, 1:-1], [1, 2, 3, 4]), r"expected uint8 data \[n, 3072\]"),
         (python2_pickle(RECORDS[:, 1:], [1, 2, 3]), "expected 4 labels from 0 to 9, found"),
         (python2_pickle(RECORDS[:, 1:], [1, 2, 3, 10]), "expected 4 labels from 0 to 9, found"),

@@ -33,13 +33,13 @@ _Found = Iterator[tuple[str, str]]  # the path of a key, and what is wrong there
 
 
 def contradictions(config: RunConfig) -> list[Problem]:
-    """Everything in the configuration that cannot be meant."""
+    """All settings that contradict others or have no effect."""
     checks = (_unused, _numbers, _units, _without_goal if config.goal is None else _under_goal)
     return [Problem(path, message) for check in checks for path, message in check(config)]
 
 
 def _changed(section: Section, keys: Any) -> list[str]:
-    """Those of the keys that are not at their default."""
+    """The keys that are not at their default."""
     return [key for key in keys if getattr(section, key) != type(section).model_fields[key].default]
 
 

@@ -141,7 +141,7 @@ def _problems(details: Mapping[str, Any], root: type[Section]) -> list[Problem]:
     if details["type"] == "extra_forbidden":
         here = section_at(root, location[:-1]) or root
         return [unknown_key([str(part) for part in location], known_keys(here), [leaf for leaf, _ in leaves(root)])]
-    # What pydantic appends for the alternatives of a union is no part of the path.
+    # What pydantic appends for the alternatives of a union does not belong to the path.
     depth, field = field_at(root, location)
     path = ".".join(str(part) for part in location[:depth])
     inner = details.get("ctx", {}).get("error")
@@ -209,12 +209,12 @@ class ConfigFile(Section):
         """
         origin = origin or cls.kind
         if not isinstance(data, Mapping):
-            raise ConfigError([Problem("", f"{shown(data)} is no mapping of keys to values")], origin=origin)
+            raise ConfigError([Problem("", f"{shown(data)} is not a mapping of keys to values")], origin=origin)
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
             raise ConfigError(explain(error, cls), origin=origin) from None
 
     def dump(self) -> str:
-        """It as YAML, with every default written out; reading that gives an equal one back."""
+        """The configuration as YAML with every default written out, which `parse` reads back unchanged."""
         return write_yaml(self.model_dump(mode="json"))

@@ -84,24 +84,22 @@ def method_descriptions(name: str) -> dict[str, str]:
 def _settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """All fields of the method, those given and those left at their default; every wrong one is reported."""
     known = method_defaults(name)
-    proposed = given.get("s_init") == PROPOSE and "s_init" in known
-    fixed = {key: value for key, value in given.items() if not (proposed and key == "s_init")}
-    problems = [
-        Problem(key, unknown_key(["method", key], ["name", *known]).message) for key in fixed if key not in known
-    ]
+    proposed = {"s_init": PROPOSE} if "s_init" in known and given.get("s_init") == PROPOSE else {}
+    fixed = {key: value for key, value in given.items() if key not in proposed}
+    keys = ["name", *known]
+    problems = [Problem(key, unknown_key(["method", key], keys).message) for key in fixed if key not in known]
     # One by one first, so that each problem is found and named by its key.
-    for fields in [*({key: value} for key, value in fixed.items() if key in known), fixed]:
-        if problems and fields is fixed:
-            break
+    for key in [key for key in fixed if key in known]:
         try:
-            method = from_config({"method": name, **fields})
+            from_config({"method": name, key: fixed[key]})
         except (ValueError, TypeError) as error:
-            key = next(iter(fields)) if len(fields) == 1 else ""
-            hint = f"; or write {PROPOSE}" if key == "s_init" else ""
-            problems.append(Problem(key, f"{error}{hint}"))
+            problems.append(Problem(key, f"{error}; or write {PROPOSE}" if key == "s_init" else str(error)))
     if problems:
         raise ConfigError(problems)
-    return {**_plain_fields(method), **({"s_init": PROPOSE} if proposed else {})}
+    try:
+        return {**_plain_fields(from_config({"method": name, **fixed})), **proposed}
+    except (ValueError, TypeError) as error:
+        raise ConfigError([Problem("", str(error))]) from error
 
 
 def _expand(key: str, value: Any) -> Any:

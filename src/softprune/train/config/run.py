@@ -148,7 +148,7 @@ class RunConfig(ConfigFile):
             data = apply_overrides(data, changes, origin=origin)
         config = cls.parse(data, origin=origin)
         if is_file and not trust:
-            mine = texts_in(changes)
+            mine = texts_of([_parse(text)[1] for text in changes])
             refuse_code([(key, name) for key, name in config.code() if name not in mine], origin=origin)
         return config
 
@@ -223,18 +223,13 @@ def apply_overrides(
     return changed
 
 
-def texts_in(overrides: Iterable[str]) -> set[str]:
-    """Every text that the values of overrides hold, however deep.
+def texts_of(data: Any) -> set[str]:
+    """Every text in plain data, however deep, keys left out.
 
     Example:
-        >>> sorted(texts_in(["model={name: 'mine:net', args: {width: 3}}", "log.own=['mine:Logger']", "epochs=2"]))
+        >>> sorted(texts_of([{"name": "mine:net", "args": {"width": 3}}, ("mine:Logger",)]))
         ['mine:Logger', 'mine:net']
     """
-    return texts_of([_parse(text)[1] for text in overrides])
-
-
-def texts_of(data: Any) -> set[str]:
-    """Every text in plain data, keys left out."""
     found: set[str] = set()
     left: list[Any] = [data]
     while left:
@@ -276,7 +271,7 @@ def _set(data: dict[str, Any], path: list[str], value: Any) -> None:
             # A short form, or a section that was left out or null.
             _, field = field_at(RunConfig, path[:depth])
             if field is not None and is_list(field.annotation):
-                raise ConfigError([Problem(".".join(path), f"{part} is no list yet; write {part}=[...] instead")])
+                raise ConfigError([Problem(".".join(path), f"{part} is not a list yet; write {part}=[...] instead")])
             section = section_at(RunConfig, path[:depth])
             long = section.long_form(inside) if section is not None else None
             inside = long if isinstance(long, dict) else {}
@@ -292,7 +287,7 @@ def _index(here: list[Any], part: str, path: list[str]) -> int:
     return int(part)
 
 
-# What may stand before a name, to say that it is no file.
+# May stand before a name, to say that it is not a file.
 PREFIX = "recipe:"
 
 

@@ -75,7 +75,7 @@ def unknown_key(path: Sequence[str], here: Sequence[str], everywhere: Iterable[s
 
 
 def unknown_choice(value: object, choices: Sequence[str], *, also: str = "") -> str:
-    """The message for a value that is none of those allowed, with the nearest."""
+    """The message for a value that is not among those allowed, with the nearest that is."""
     near = nearest(value, choices) if isinstance(value, str) else None
     hint = f"; did you mean {near!r}?" if near else ""
     return f"{shown(value)} is not one of {', '.join(choices)}{also}{hint}"
@@ -157,7 +157,7 @@ def refuse_code(named: Iterable[tuple[str, str]], *, origin: str) -> None:
 
 
 def _one_of(known: Mapping[str, object]) -> AfterValidator:
-    """A name that is known, or that of a factory of the user's own."""
+    """Refuses a name that is neither known nor that of the user's own factory."""
 
     def check(name: str) -> str:
         if name not in known and not is_factory(name):

@@ -1,7 +1,7 @@
 """Pickles of numpy arrays, read without running anything that is in them.
 
 A pickle is a program: it may name any function and call it with any arguments, and even numpy's own can be brought down
-by arguments that numpy never wrote. This reader therefore is no unpickler: it knows the opcodes that plain data and
+by arguments that numpy never wrote. This reader therefore does not unpickle: it knows the opcodes that plain data and
 arrays are made of, and makes each array itself from a shape, the name of a number type and bytes that fit together.
 """
 
@@ -49,13 +49,13 @@ def load_arrays(content: bytes) -> Any:
     """The dicts, lists, numbers, byte strings and arrays of a pickle; Python 2's strings become bytes.
 
     Raises:
-        ValueError: if it is cut off, is no pickle, or asks for anything else. Nothing has been called then.
+        ValueError: if it is cut off, is not a pickle, or asks for anything else. Nothing has been called then.
     """
     try:
         return _Reader().read(content)
     # A damaged pickle fails in whichever way its next opcode fails.
     except Exception as error:
-        raise ValueError(f"no pickle of plain arrays: {error}") from error
+        raise ValueError(f"not a pickle of plain arrays: {error}") from error
 
 
 class _Reader:
@@ -72,7 +72,7 @@ class _Reader:
             if opcode.name == "STOP":
                 break
             if opcode.name not in _STEPS:
-                raise ValueError(f"{opcode.name} is no opcode of plain arrays")
+                raise ValueError(f"plain arrays have no opcode {opcode.name}")
             _STEPS[opcode.name](self, argument)
         (result,) = self.stack
         return result
@@ -99,20 +99,20 @@ class _Reader:
 
     def extend(self, items: list[Any]) -> None:
         if not isinstance(self.stack[-1], list):
-            raise ValueError("something is appended to what is no list")
+            raise ValueError("it appends to something other than a list")
         self.stack[-1].extend(items)
 
     def update(self, items: list[Any]) -> None:
         if not isinstance(self.stack[-1], dict):
-            raise ValueError("something is set in what is no dict")
+            raise ValueError("it sets an item of something other than a dict")
         self.stack[-1].update(_pairs(items))
 
     def name(self, module: Any, text: Any) -> None:
         # The types first: a file may have anything in their place.
         if not isinstance(module, str) or not isinstance(text, str):
-            raise ValueError("a name is no text")
+            raise ValueError("a name is not text")
         if (module, text) not in _NAMES:
-            raise ValueError(f"it asks for {module:.80}.{text:.80}, which is no part of an array")
+            raise ValueError(f"it asks for {module:.80}.{text:.80}, which an array does not need")
         self.push(_NAMES[module, text])
 
     def call(self) -> None:
@@ -120,12 +120,12 @@ class _Reader:
         if function is _DTYPE and isinstance(arguments, tuple) and arguments:
             name = _text(arguments[0])
             if name not in _NUMBERS:
-                raise ValueError(f"{name!r:.40} is no number type; known are {', '.join(_NUMBERS)}")
+                raise ValueError(f"{name!r:.40} is not a number type; known are {', '.join(_NUMBERS)}")
             self.push(_Number(name))
         elif function is _RECONSTRUCT and isinstance(arguments, tuple) and arguments[:1] == (_NDARRAY,):
             self.push(_Unfinished())
         else:
-            raise ValueError("it calls something that is no part of an array")
+            raise ValueError("it calls something that an array does not need")
 
     def build(self) -> None:
         target, state = self.take(2)
@@ -133,7 +133,7 @@ class _Reader:
             order = _text(state[1])
             # The fields of a record come next; a number has none.
             if order not in _ORDERS or any(part is not None for part in state[2:5]):
-                raise ValueError("a number type is more than that")
+                raise ValueError("a number type has fields, or an unknown byte order")
             target.order = order
             self.push(target)
         elif isinstance(target, _Unfinished) and isinstance(state, tuple) and len(state) == 5:
@@ -141,7 +141,7 @@ class _Reader:
             self.memo = {key: made if value is target else value for key, value in self.memo.items()}
             self.push(made)
         else:
-            raise ValueError("a state is given to something that has none")
+            raise ValueError("it sets the state of something other than an array")
 
 
 def _text(what: Any) -> str:

@@ -135,7 +135,7 @@ class CropFlip:
 
 
 def flipped(images: Tensor, chosen: Tensor, *, dim: int) -> Tensor:
-    """Those images reversed along ``dim`` for which ``chosen`` [n] is 1, the others, with 0, as they are."""
+    """Images reversed along ``dim`` where ``chosen`` [n] is 1, unchanged where it is 0."""
     count = len(images)
     return torch.cat([images, images.flip(dim)]).index_select(0, torch.arange(count) + count * chosen)
 

@@ -25,8 +25,7 @@ from softprune.train.data.image_folder import open_rgb
 from softprune.train.data.source import MemorySamples
 
 PIXELS = 3 * 32 * 32
-IMAGES = 10_000
-"""Of one file."""
+IMAGES = 10_000  # of one file
 # Of a pickle, which has the names of the images too.
 MAX_BYTES = IMAGES * (1 + PIXELS) + (4 << 20)
 MAX_LABELS = 1 << 20
@@ -38,21 +37,13 @@ Records = NDArray[np.uint8]  # [n, 1 + PIXELS]
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which the six files are laid out.
+    """One way in which the six files are laid out."""
 
-    Args:
-        folder: what the official folder is called.
-        suffix: of the file names.
-        algorithm: of the sums.
-        sums: of each file, or of its records where they are not in a file.
-        read: makes the records of one file: (path, algorithm, sum).
-    """
-
-    folder: str
-    suffix: str
-    algorithm: str
-    sums: Mapping[str, str]
-    read: Callable[[Path, str, str], Records]
+    folder: str  # what the official folder is called
+    suffix: str  # of the file names
+    algorithm: str  # of the sums
+    sums: Mapping[str, str]  # of each file, or of its records where they are not in a file
+    read: Callable[[Path, str, str], Records]  # of one file: path, algorithm, sum
 
     def records(self, folder: Path, file: str) -> Records:
         path = folder / f"{file}{self.suffix}"

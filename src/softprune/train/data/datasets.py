@@ -23,29 +23,19 @@ from softprune.train.data.source import Held, IndexedSource, Samples, Source, Su
 class DataSet:
     """A data set. To add one, write a reader and a record of this kind into `DATA_SETS`.
 
-    Args:
-        name: what the user writes.
-        read: makes the training and the test samples; takes the arguments of `open_data`, the root as a Path or None.
-        sizes: numbers of training and test samples; an image folder is taken to be ImageNet-1K until it is opened.
-        shape: of one input, without the batch; None for a side that is as large as `image_size`.
-        classes: number of labels; None where the files decide.
-        options: those of `OPTIONAL` that mean something for it.
-        augmentation: what `augment` does to training samples, in words.
-        places: where the files are looked for, in words.
-        origin: how to get it.
-        licence: under which its owners hand it out.
+    `read` makes the training and the test samples from the arguments of `open_data`, the root as a Path or None.
     """
 
     name: str
     read: Callable[[Mapping[str, Any]], tuple[Samples, Samples]]
-    sizes: tuple[int, int]
-    shape: tuple[int | None, ...]
-    classes: int | None
-    origin: str
-    licence: str
-    places: str
-    augmentation: str = "nothing"
-    options: tuple[str, ...] = ()
+    sizes: tuple[int, int]  # training and test samples; an image folder is taken to be ImageNet-1K until it is opened
+    shape: tuple[int | None, ...]  # of one input, without the batch; None for a side as large as `image_size`
+    classes: int | None  # None where the files decide
+    origin: str  # how to get it, in a sentence that ends errors
+    licence: str  # under which its owners hand it out
+    places: str  # where the files are looked for, in words
+    augmentation: str = "nothing"  # what `augment` does to training samples, in words
+    options: tuple[str, ...] = ()  # the arguments in `OPTIONAL` that mean something for it, and workers
 
     def example_shape(self, *, image_size: int) -> tuple[int, ...]:
         """The shape of one input with batch 1; the files need not be there."""
@@ -209,8 +199,7 @@ def open_data(
 
     Args:
         name: digits, mnist, fashion-mnist, cifar10, image-folder, har2, google12, or ``package.module:factory``. A
-            factory is called without arguments and returns a Source or a pair of loaders; root, subset, normalise,
-            held and augment=False are refused.
+            factory is called without arguments and returns a Source or a pair of loaders; it takes no other argument.
         root: the folder with the files; by default ``data``, and for Fashion-MNIST also the system's.
         augment: change the training images at random, in the way that suits the data set (the digits: not at all).
         normalise: pixels with the mean and deviation of the data set's "own" training images, or with those of
@@ -225,7 +214,7 @@ def open_data(
 
     Raises:
         FileNotFoundError: if the files are not there, with the way to get them.
-        ValueError: if a file is not what it should be, there is no such data set, or an argument does not suit it.
+        ValueError: for a damaged file, one of another data set, an unknown name, or an argument that does not suit it.
 
     Example:
         >>> from softprune.train.data import Epoch

@@ -51,23 +51,14 @@ def read_digits() -> tuple[MemorySamples, MemorySamples]:
 
 @dataclass(frozen=True)
 class IdxSet:
-    """One data set in MNIST's four files.
+    """One data set in MNIST's four files."""
 
-    Args:
-        name: for messages.
-        counts: of each class; they tell the two data sets apart, whose files have the same names.
-        normalise: mean and deviation of the 60,000 training images.
-        flip: whether a mirrored image is still of its class.
-        folders: where to look for the files below the root.
-        installed: where a system package puts them.
-    """
-
-    name: str
-    counts: Counts
-    normalise: Normalise
-    flip: bool
-    folders: tuple[str, ...]
-    installed: Path | None = None
+    name: str  # for messages
+    counts: Counts  # of each class; they tell the two data sets apart, whose files have the same names
+    normalise: Normalise  # mean and deviation of the 60,000 training images
+    flip: bool  # whether a mirrored image is still of its class
+    folders: tuple[str, ...]  # where to look for the files below the root
+    installed: Path | None = None  # where a system package puts them
 
 
 MNIST = IdxSet(

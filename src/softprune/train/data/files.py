@@ -33,7 +33,7 @@ class MissingError(FileNotFoundError):
 
 
 class DamagedError(ValueError):
-    """A file of a data set that is not what it should be; the message says what was expected and what was found."""
+    """A file of a data set that is damaged or another; the message says what was expected and what was found."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def read_bounded(place: Place, most: int, kind: str = "file") -> bytes:
     Args:
         place: the file.
         most: bytes that it can have.
-        kind: what it should be, for the messages.
+        kind: of file, for the messages.
     """
     if isinstance(place, ZipEntry):
         return place.read(most, kind)

@@ -118,12 +118,12 @@ def _numbers(place: Place, count: int) -> NDArray[np.float32]:
     except UnicodeDecodeError as error:
         raise DamagedError(f"{place}: expected a text file, found: {error}") from error
     with warnings.catch_warnings():
-        # At the first that is no number older releases of NumPy stop with a warning, newer ones raise.
+        # Where a number ends in something else, older releases of NumPy stop with a warning, newer ones raise.
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             found = np.fromstring(text, np.float32, sep=" ")
         except ValueError:
             found = np.empty(0, np.float32)
     if len(found) != count or not np.isfinite(found).all():
-        raise DamagedError(f"{place}: expected {count:,} numbers, found {len(found):,} up to the first that is none")
+        raise DamagedError(f"{place}: expected {count:,} numbers, found {len(found):,} up to the first that is not one")
     return found

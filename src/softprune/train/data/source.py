@@ -114,25 +114,19 @@ class Source(ABC):
 
 
 class Samples(Protocol):
-    """The training or the test half of a data set, which makes a batch from indices.
+    """The training or the test half of a data set, which makes a batch from indices."""
 
-    Attributes:
-        labels: of every sample, int64 [n].
-        normalisation: what was done to raw sequences; None where nothing was, or something else.
-    """
-
-    labels: Tensor
-    normalisation: Normalisation | None
+    labels: Tensor  # int64 [n]
+    normalisation: Normalisation | None  # what was done to raw sequences
 
     def batch(self, indices: Tensor, *, draws: Draws | None) -> Batch:
-        """The samples ``indices``, also when there are none; augmented with ``draws``, as they are without."""
+        """The samples ``indices``, of which there may be none; augmented with ``draws``, unchanged without."""
 
 
 class Augment(Protocol):
-    """Changes training samples at random."""
+    """Changes training samples, of which it is told the indices, at random."""
 
-    def __call__(self, samples: Tensor, indices: Tensor, /, *, draws: Draws) -> Tensor:
-        """The samples with these indices, changed."""
+    def __call__(self, samples: Tensor, indices: Tensor, /, *, draws: Draws) -> Tensor: ...
 
 
 class MemorySamples:
@@ -141,7 +135,7 @@ class MemorySamples:
     Args:
         images: [n, c, h, w], uint8, or float if they are not normalised; sequences are [n, steps, features].
         labels: int64 [n].
-        augment: what is done to training images.
+        augment: what is done to training samples.
         normalise: what makes floats of them, after that.
         normalisation: what was or is done to raw sequences.
     """
