@@ -103,7 +103,7 @@ def test_everything_wrong_is_listed_at_once_with_its_path():
         ({"model": "mobilenet"}, "model.name", "did you mean 'mobilenetv1'?"),
         ({"model": "my package:net"}, "model.name", "nor package.module:factory"),
         ({"batch": 0}, "batch", "0 is not at least 1"),
-        ({"skip": ["type:Conv9"]}, "skip", "type:Conv9 is no module type"),
+        ({"skip": ["type:Conv9"]}, "skip", "type:Conv9 is not a type of module"),
         ({"skip": [""]}, "skip", "an empty match means nothing"),
         ({"rules": [{"match": "type:no such.Layer"}]}, "rules.0.match", "no module 'no such'"),
         ({"rules": [{"match": "a", "g": "sigmod"}]}, "rules.0.g", "unknown g 'sigmod'"),
@@ -191,7 +191,7 @@ def test_matches_as_text():
     assert parse_match("fc.*") == "fc.*"
     with pytest.raises(ValueError, match=r"type:no\.such\.Layer: the network has imported no module 'no\.such'"):
         parse_match("type:no.such.Layer")
-    with pytest.raises(ValueError, match=r"type:os\.system is no module type"):
+    with pytest.raises(ValueError, match=r"type:os\.system is not a type of module"):
         parse_match("type:os.system")
 
 

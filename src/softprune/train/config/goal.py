@@ -1,14 +1,13 @@
-"""A goal in milliseconds, with its table of times."""
+"""The goal of a configuration, and its settings for some of the tensors."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, field_validator, model_validator
-from pydantic_core import CoreSchema
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from softprune.budget.allocate import erk, scaled, uniform
@@ -44,9 +43,6 @@ class LatencyConfig(Section):
         return LatencyTable.from_dict(given).to_dict() if isinstance(given, dict) else given
 
 
-# The total that a run shall end with, and how it is approached.
-
-
 # The keys of which a goal has one.
 TOTALS = tuple(GOALS)
 _ALL = f"{', '.join(TOTALS[:-1])} and {TOTALS[-1]}"
@@ -55,6 +51,9 @@ _ALL = f"{', '.join(TOTALS[:-1])} and {TOTALS[-1]}"
 class GoalConfig(Section):
     """What the run shall end with, exactly: a total, or what each tensor keeps. A number alone is a sparsity."""
 
+    _short: ClassVar[Any] = {
+        "type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "description": "A sparsity.",
+    }  # fmt: skip
     sparsity: PositiveFraction | None = Field(default=None, description="The fraction of weights that shall be zero.")
     params: Count | None = Field(default=None, description="Or the number of weights that shall be left.")
     filters: Count | None = Field(default=None, description="Or the number of filters that shall be left.")
@@ -86,12 +85,6 @@ class GoalConfig(Section):
     def long_form(cls, data: Any) -> Any:
         return {"sparsity": float(data)} if isinstance(data, int | float) and not isinstance(data, bool) else data
 
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        long = handler.resolve_ref_schema(handler(core))
-        short = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "description": "A sparsity."}
-        return {"anyOf": [short, long]}
-
     @model_validator(mode="after")
     def _one_total(self) -> GoalConfig:
         totals = [key for key in TOTALS if getattr(self, key) is not None]
@@ -109,12 +102,9 @@ class GoalConfig(Section):
         counts_weights = self.sparsity is not None or self.params is not None
         if self.scope != "managed" and (not counts_weights or self.budget is not None):
             raise ValueError(f"scope {self.scope} is for sparsity and params without a budget; leave it out")
-        if self.ramp == "constant":
-            unused = [key for key in ("begin", "end") if getattr(self, key) is not None]
-            if unused:
-                raise ValueError(
-                    f"{unused[0]} has no effect with a constant ramp, which has the whole goal hold at once"
-                )
+        unused = [key for key in ("begin", "end") if getattr(self, key) is not None]
+        if self.ramp == "constant" and unused:
+            raise ValueError(f"{unused[0]} has no effect with a constant ramp, which has the whole goal hold at once")
         begin, end = self._range()
         if not begin < end:
             raise ValueError(f"the ramp must begin before it ends, got begin {begin:g} and end {end:g}")
@@ -157,9 +147,6 @@ class GoalConfig(Section):
             return {"budget": scaled(profile(), goal, like=Budget.load(self.budget)), "schedule": self.schedule()}
         allocate = uniform if self.budget == "uniform" else erk
         return {"budget": allocate(profile(), goal), "schedule": self.schedule()}
-
-
-# Settings for some of the tensors, written as text.
 
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -205,7 +192,7 @@ def check_match(text: str) -> None:
     """Refuse a text that can mean no match. A class of a package is looked for only once the network is there.
 
     Raises:
-        ValueError: for a broken regular expression, or what is no type of module.
+        ValueError: for a broken regular expression, or what is not a type of module.
     """
     if not _DOTTED.fullmatch(text.removeprefix("type:")) or not text.startswith("type:"):
         parse_match(text)
@@ -227,7 +214,7 @@ def parse_match(text: str) -> Match:
         try:
             return re.compile(text[1:-1])
         except re.error as error:
-            raise ValueError(f"{text} is no regular expression: {error}") from error
+            raise ValueError(f"{text} is not a regular expression: {error}") from error
     if text.startswith("type:"):
         return _module_type(text.removeprefix("type:"))
     if text == "depthwise":
@@ -252,7 +239,7 @@ def _module_type(path: str) -> type[nn.Module]:
         )
     found = vars(module).get(name)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ValueError(f"type:{path} is no module type; write type:Conv2d, or type:package.module.Class")
+        raise ValueError(f"type:{path} is not a type of module; write type:Conv2d, or type:package.module.Class")
     return found
 
 

@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema
 
 from softprune.budget.units import KINDS, Units
 from softprune.nn.catalog import NETWORKS
-from softprune.train.data.datasets import DATA_SETS
+from softprune.train.data.datasets import DATA_SETS, users
 
 
 @dataclass(frozen=True)
@@ -199,26 +199,27 @@ class DataConfig(Named):
     normalise: Literal["own", "imagenet"] = Field(
         default="own",
         description="Mean and deviation that pixels are normalised with: the data set's own, or imagenet's, which "
-        "many trained networks expect (cifar10).",
+        f"many trained networks expect ({users('normalise')}).",
     )
     subset: Count | None = Field(
         default=None, description="Train on this many images only, classes balanced; null for all."
     )
     workers: int = Field(
-        default=0, ge=0, description="Processes that decode an image-folder; 0 decodes in the training process."
+        default=0, ge=0, description=f"Processes that decode an {users('workers')}; 0 decodes in the training process."
     )
-    image_size: Count = Field(default=224, description="Side of the square images of image-folder.")
+    image_size: Count = Field(default=224, description=f"Side of the square images of {users('image_size')}.")
     rotate: Annotated[float, Field(ge=0, le=180)] = Field(
         default=0.0,
-        description="Turn the signals of each training window by up to so many degrees about a random axis (har2).",
+        description="Turn the signals of each training window by up to so many degrees about a random axis "
+        f"({users('rotate')}).",
     )
     shift: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Move each training sequence by up to so many steps in time (har2, google12)."
+        default=0, description=f"Move each training sequence by up to so many steps in time ({users('shift')})."
     )
     held: Literal["test", "validation"] = Field(
         default="test",
         description="What is tested on: the official test samples, or a part of the training samples with subjects or "
-        "speakers of its own (har2, google12), to choose settings with.",
+        f"speakers of its own ({users('held')}), to choose settings with.",
     )
 
 

@@ -250,9 +250,18 @@ def without_effect(name: str, given: Mapping[str, Any]) -> Iterator[tuple[str, s
     suiting = DATA_SETS[name].options if name in DATA_SETS else () if own else OPTIONAL
     for key in (*OPTIONAL, *(_OURS if own else ())):
         if key not in suiting and given[key] != defaults[key]:
-            users = [each.name for each in DATA_SETS.values() if key in each.options]
-            who = f"only with {' and '.join(users)}" if users else "which makes its own data"
+            who = f"only with {users(key)}" if key in OPTIONAL else "which makes its own data"
             yield key, f"has no effect with {name}, {who}"
+
+
+def users(option: str) -> str:
+    """The data sets for which an option means something, in words.
+
+    Example:
+        >>> users("held")
+        'har2 and google12'
+    """
+    return " and ".join(each.name for each in DATA_SETS.values() if option in each.options)
 
 
 def where_to_get(name: str) -> str:
