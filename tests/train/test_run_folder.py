@@ -3,7 +3,7 @@
 from torch import nn
 
 from softprune import GMP, Budget, Sparsity, Units, constant, sparsify
-from softprune.cli.budget import left_words
+from softprune.cli.terminal import left_words
 from softprune.nn import LowRankLinear
 from softprune.train.run_folder import RunFolder
 

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 
-from softprune.budget.units import noun, unit_words
 from softprune.cli.bench import print_facts, print_timing
-from softprune.cli.terminal import InputShape, ModelName, console, number, say, table
+from softprune.cli.terminal import InputShape, ModelName, console, number, print_budget, say, table
 
 if TYPE_CHECKING:
-    from softprune.budget.budget import Budget
     from softprune.budget.costs import Profile
 
 app = typer.Typer(
@@ -162,42 +159,3 @@ def count(model: str, shape: str | None) -> Profile:
     from softprune.nn.catalog import build_on_meta, example_shape
 
     return profile_of(build_on_meta(model), torch.empty(example_shape(model, shape), device="meta"))
-
-
-# Budgets as other commands print them.
-
-
-def print_budget(budget: Budget, *, thresholds: dict[str, float] | None = None) -> None:
-    """The budget as a table; with a column of thresholds where they are known."""
-    middle = [] if thresholds is None else ["threshold"]
-    rows = table("tensor", noun(budget.units), "MACs", *middle, "sparsity")
-    profile = budget.profile
-    for name in budget:
-        cost = profile[name] if profile else None
-        macs = cost.macs if cost and profile and profile.counted else None
-        alpha = [] if thresholds is None else [f"{thresholds[name]:.5f}"]
-        rows.add_row(name, number(cost.params if cost else None), number(macs), *alpha, f"{budget.sparsity(name):.2%}")
-    if profile is not None:
-        _add_totals(rows, budget, profile, gap=[""] * len(middle))
-    console.print(rows)
-
-
-def _add_totals(rows: Table, budget: Budget, profile: Profile, *, gap: list[str]) -> None:
-    total, left = (profile.total_macs(), budget.macs()) if profile.counted else (None, None)
-    rows.add_section()
-    rows.add_row("overall", number(profile.params), number(total), *gap, f"{budget.overall:.2%}")
-    if len(budget) > 1 and not unit_words(budget.units).importances:  # outputs of the network have no importances
-        rows.add_row("without the classifier", "", "", *gap, f"{budget.backbone:.2%}")
-    rows.add_row("left", number(budget.params), number(left), *gap, "")
-    if budget.stored is not None:
-        rows.add_row("parameters stored", number(budget.stored), "", *gap, "")
-
-
-def left_words(budget: Budget) -> str:
-    """How much of a measured network is left, in one line."""
-    profile = budget.profile
-    words = [f"{budget.params:,} {noun(budget.units, budget.params)}"]
-    if profile is not None and profile.counted:
-        words.append(f"{budget.macs():,} MACs")
-    stored = "" if budget.stored is None else f"; {budget.stored:,} parameters to store"
-    return f"{', '.join(words)} left{stored}"

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from softprune.budget.units import noun, unit_words
 from softprune.train.observer import Progress as TrainingProgress
 from softprune.train.observer import Silent
+
+if TYPE_CHECKING:
+    from softprune.budget.budget import Budget
+    from softprune.budget.costs import Profile
 
 console = Console()
 errors = Console(stderr=True)
@@ -51,6 +56,42 @@ def number(value: float | int | None) -> str:
 
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
+
+
+def print_budget(budget: Budget, *, thresholds: dict[str, float] | None = None) -> None:
+    """The budget as a table; with a column of thresholds where they are known."""
+    middle = [] if thresholds is None else ["threshold"]
+    rows = table("tensor", noun(budget.units), "MACs", *middle, "sparsity")
+    profile = budget.profile
+    for name in budget:
+        cost = profile[name] if profile else None
+        macs = cost.macs if cost and profile and profile.counted else None
+        alpha = [] if thresholds is None else [f"{thresholds[name]:.5f}"]
+        rows.add_row(name, number(cost.params if cost else None), number(macs), *alpha, f"{budget.sparsity(name):.2%}")
+    if profile is not None:
+        _add_totals(rows, budget, profile, gap=[""] * len(middle))
+    console.print(rows)
+
+
+def _add_totals(rows: Table, budget: Budget, profile: Profile, *, gap: list[str]) -> None:
+    total, left = (profile.total_macs(), budget.macs()) if profile.counted else (None, None)
+    rows.add_section()
+    rows.add_row("overall", number(profile.params), number(total), *gap, f"{budget.overall:.2%}")
+    if len(budget) > 1 and not unit_words(budget.units).importances:  # outputs of the network have no importances
+        rows.add_row("without the classifier", "", "", *gap, f"{budget.backbone:.2%}")
+    rows.add_row("left", number(budget.params), number(left), *gap, "")
+    if budget.stored is not None:
+        rows.add_row("parameters stored", number(budget.stored), "", *gap, "")
+
+
+def left_words(budget: Budget) -> str:
+    """How much of a measured network is left, in one line."""
+    profile = budget.profile
+    words = [f"{budget.params:,} {noun(budget.units, budget.params)}"]
+    if profile is not None and profile.counted:
+        words.append(f"{budget.macs():,} MACs")
+    stored = "" if budget.stored is None else f"; {budget.stored:,} parameters to store"
+    return f"{', '.join(words)} left{stored}"
 
 
 class LiveView(Silent):

@@ -13,8 +13,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from softprune.budget.units import noun
-from softprune.cli.budget import left_words, print_budget
-from softprune.cli.terminal import LiveView, Trust, console, percent, say, table
+from softprune.cli.terminal import LiveView, Trust, console, left_words, percent, print_budget, say, table
 
 if TYPE_CHECKING:
     from softprune.train.run import Outcome
