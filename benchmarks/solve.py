@@ -45,9 +45,7 @@ from torch import Tensor, nn
 import softprune
 from softprune import STR, Flops, Sparsity
 from softprune.budget.budget import to_json
-from softprune.goals import scan as sweep
-from softprune.goals import select as bracket
-from softprune.goals import select as candidate
+from softprune.goals import scan, select
 from softprune.goals.learn import learn, observe
 from softprune.goals.solve import solve
 from softprune.nn.resnet import resnet50
@@ -127,7 +125,7 @@ def timed(work: Callable[[], None], clock: Clock) -> float:
 def counting() -> Iterator[dict[str, int]]:
     """Count the weights that solutions read."""
     reads = {"swept": 0, "sampled": 0}
-    find, sample = sweep.find, bracket.sample
+    find, sample = scan.find, select.sample
 
     def counted_find(w, *rest):  # type: ignore[no-untyped-def]
         reads["swept"] += len(w.flat)
@@ -138,7 +136,7 @@ def counting() -> Iterator[dict[str, int]]:
         reads["sampled"] += len(found.size)
         return found
 
-    with patch.object(candidate, "find", counted_find), patch.object(bracket, "sample", counted_sample):
+    with patch.object(select, "find", counted_find), patch.object(select, "sample", counted_sample):
         yield reads
 
 

@@ -57,6 +57,7 @@ PARALLEL: dict[str, tuple[str, ...]] = {
     "what depends on the step: a goal, the learning rate, a forecast's reading of one (paths that pages name)": (
         *("goals.schedule", "train.schedule", "forecast.schedule"),
     ),
+    "what all classes of a room are derived from": ("methods.base", "goals.base"),
     "the callback of a framework, under one name in each adapter": (
         *("adapters.lightning.SoftpruneCallback", "adapters.transformers.SoftpruneCallback"),
     ),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from softprune.goals.select import Candidate
+from softprune.goals.select import Ranked
 from softprune.goals.solve import affordable, most_that_fit
 from softprune.structure.joint_cost import StoredUnits, SumOfUnits
 
@@ -29,7 +29,7 @@ def test_the_search_goes_in_growing_steps_and_then_by_halves(most, about, asked)
 
 
 def candidates():
-    return [Candidate(torch.tensor(row), torch.ones(1)) for row in ([5.0, -4.0, 3.0, 2.0], [0.1, -0.2, 0.0])]
+    return [Ranked(torch.tensor(row), torch.ones(1)) for row in ([5.0, -4.0, 3.0, 2.0], [0.1, -0.2, 0.0])]
 
 
 COST = SumOfUnits([np.array([1.0] * 4), np.array([10.0] * 3)], fixed=100.0)
@@ -92,7 +92,7 @@ def test_equal_units_go_by_place():
     # The first two cost 1 and 2, the others 100.
     costs = np.full(300, 100.0)
     costs[:2] = 1.0, 2.0
-    equal = [Candidate(torch.ones(300), torch.ones(1))]
+    equal = [Ranked(torch.ones(300), torch.ones(1))]
     for floor in (0, 1, 2):
         assert affordable(SumOfUnits([costs], 0.0), equal, (floor,), 3.0, about=1)[0] == 2
 
@@ -108,7 +108,7 @@ class Asked(SumOfUnits):
 def test_the_search_begins_where_the_units_are_now():
     cost = Asked([np.ones(100)], 0.0)
     cost.asked = []
-    found = affordable(cost, [Candidate(torch.arange(1.0, 101.0), torch.ones(1))], (10,), 60.0, about=60)
+    found = affordable(cost, [Ranked(torch.arange(1.0, 101.0), torch.ones(1))], (10,), 60.0, about=60)
     assert found[0] == 60 and cost.asked == [60, 61]
 
 

@@ -54,13 +54,13 @@ def test_counts_are_positive_and_whole(goal):
 
 
 def test_reach():
-    Params(10).require_reachable(10, 0, 10)
+    Params(10).check_reachable(10, 0, 10)
     with pytest.raises(
         ValueError, match=r"Params\(count=11\) cannot be reached: choose more than 0 and at most 10 weights"
     ):
-        Params(11).require_reachable(11, 0, 10)
+        Params(11).check_reachable(11, 0, 10)
     with pytest.raises(ValueError, match="choose more than 1,000 and at most 2,000 multiply-adds"):
-        Flops(1000).require_reachable(1000, 1000, 2000)
+        Flops(1000).check_reachable(1000, 1000, 2000)
 
 
 def test_ranks_are_for_all_layers_or_by_name():

@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_tables import made_table
 from networks import NETWORKS
+from selected import selected
 from torch import nn
 
 import softprune
 from softprune import GMP, STR, Latency, Rule, constant, cubic
 from softprune.goals.cost import AlongCurve, PerWeight
-from softprune.goals.select import Candidate, select
+from softprune.goals.select import Ranked
 from softprune.methods import DSR, SNIP
 
 
@@ -103,7 +104,7 @@ def test_a_selection_equals_that_of_a_full_sort(seed, fraction, same):
     tensors = {n: p.detach().clone() for n, p in model.named_parameters()}
     if same:  # many equal sizes
         tensors = {n: (8 * w / w.abs().max()).round() / 8 for n, w in tensors.items()}
-    candidates = [Candidate(w, torch.ones(1), AlongCurve(table.curve(n), w.numel())) for n, w in tensors.items()]
+    candidates = [Ranked(w, torch.ones(1), AlongCurve(table.curve(n), w.numel())) for n, w in tensors.items()]
     full = sum(c.cost.of(c.w.numel()) for c in candidates)
     none = sum(c.cost.of(0) for c in candidates)
     allowed = none + fraction * (full - none)
@@ -117,7 +118,7 @@ def test_a_selection_equals_that_of_a_full_sort(seed, fraction, same):
         if size == 0 or sum(c.cost.of(n) for c, n in zip(candidates, more, strict=True)) > allowed:
             break
         counts = more
-    found, _ = select(candidates, allowed)
+    found, _ = selected(candidates, allowed)
     assert [f.kept for f in found] == counts
 
 

@@ -152,8 +152,8 @@ def test_what_is_no_copy_is_refused_by_name():
         copied(ours, masks)
 
 
-def test_a_part_of_a_copy_has_its_targets_and_a_trail_of_its_own():
+def test_a_part_of_a_copy_has_its_targets_and_a_predictor_of_its_own():
     given, other = part(Params(30)), sparsified().targets
     theirs = given.on(nn.Linear(1, 1), other[::-1])
     assert [m.target for m in theirs.tensors] == list(other)
-    assert theirs.trail is not given.trail and (theirs.final, theirs.joint) == (given.final, None)
+    assert theirs.predictor is not given.predictor and (theirs.final, theirs.joint) == (given.final, None)

@@ -6,12 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selected import selected
 
 from softprune.goals import scan as sweep
 from softprune.goals import select as bracket
 from softprune.goals import select as candidate
 from softprune.goals.cost import PerWeight
-from softprune.goals.select import Candidate, select
+from softprune.goals.select import Ranked
 from softprune.ops import shrink
 
 
@@ -48,11 +49,11 @@ def test_the_count_is_exact_whatever_the_dtype_the_grain_and_the_ties(seed, frac
         "filter": lambda w: (w.shape[0], *[1] * (w.ndim - 1)),
         "weight": lambda w: tuple(w.shape),
     }
-    candidates = [Candidate(w, torch.exp(torch.randn(shapes[grain](w), generator=chance)).to(wide)) for w in made]
+    candidates = [Ranked(w, torch.exp(torch.randn(shapes[grain](w), generator=chance)).to(wide)) for w in made]
     alive = sum(int(torch.count_nonzero(w)) for w in made)
     total = sum(w.numel() for w in made)
     allowed = round(fraction * total)
-    found, _ = select(candidates, allowed)
+    found, _ = selected(candidates, allowed)
     counts = [survivors(c, f) for c, f in zip(candidates, found, strict=True)]
     assert sum(counts) == min(allowed, alive)
     assert counts == [f.kept for f in found]
@@ -60,13 +61,11 @@ def test_the_count_is_exact_whatever_the_dtype_the_grain_and_the_ties(seed, frac
 
 @pytest.mark.parametrize("allowed", [1, 10, 500, 1000, 1334])
 def test_the_largest_keys_are_kept(allowed):
-    candidates = [
-        Candidate(w, torch.tensor([t])) for w, t in zip(tensors(0, SHAPES), (0.5, 1.0, 3.0, 0.1), strict=True)
-    ]
+    candidates = [Ranked(w, torch.tensor([t])) for w, t in zip(tensors(0, SHAPES), (0.5, 1.0, 3.0, 0.1), strict=True)]
     keys = torch.cat([(c.w.abs() / c.scale).flatten() for c in candidates])
     border = keys.sort(descending=True).values[allowed - 1]
     expected = [int(((c.w.abs() / c.scale) >= border).sum()) for c in candidates]
-    assert [f.kept for f in select(candidates, allowed)[0]] == expected
+    assert [f.kept for f in selected(candidates, allowed)[0]] == expected
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.02, 0.3, 0.9, 0.9999])
@@ -74,11 +73,11 @@ def test_a_large_total_needs_only_a_sample_and_a_look(monkeypatch, fraction):
     monkeypatch.setattr(sweep, "PIECE", 5000)
     monkeypatch.setattr(bracket, "SAMPLE", 2048)
     looks = []
-    look = candidate._look
-    monkeypatch.setattr(candidate, "_look", lambda *args: looks.append(1) or look(*args))
-    candidates = [Candidate(w, torch.tensor([0.02])) for w in tensors(3, [(300, 400), (64, 64, 3, 3), (10, 100)])]
+    look = candidate._window
+    monkeypatch.setattr(candidate, "_window", lambda *args: looks.append(1) or look(*args))
+    candidates = [Ranked(w, torch.tensor([0.02])) for w in tensors(3, [(300, 400), (64, 64, 3, 3), (10, 100)])]
     allowed = round(fraction * sum(c.w.numel() for c in candidates))
-    found, _ = select(candidates, allowed)
+    found, _ = selected(candidates, allowed)
     assert sum(survivors(c, f) for c, f in zip(candidates, found, strict=True)) == allowed
     assert len(looks) == len(candidates)
 
@@ -87,19 +86,19 @@ def test_a_large_total_needs_only_a_sample_and_a_look(monkeypatch, fraction):
 @given(seed=st.integers(0, 10_000), fraction=st.floats(0.01, 0.99))
 def test_a_cost_is_met_to_the_cost_of_one_weight(seed, fraction):
     candidates = [
-        Candidate(w, torch.ones(1), PerWeight(cost))
+        Ranked(w, torch.ones(1), PerWeight(cost))
         for w, cost in zip(tensors(seed, SHAPES), (900.0, 1.0, 3.0, 49.0), strict=True)
     ]
     allowed = fraction * sum(c.cost.of(c.w.numel()) for c in candidates)
-    found, _ = select(candidates, allowed)
+    found, _ = selected(candidates, allowed)
     spent = sum(c.cost.of(survivors(c, f)) for c, f in zip(candidates, found, strict=True))
     assert allowed - 900.0 < spent <= allowed
 
 
 def test_equal_weights_go_by_tensor_and_place_and_the_losers_are_lowered():
     first, second = torch.full((2, 3), 0.5), torch.full((4,), 0.5)
-    candidates = [Candidate(first, torch.ones(1)), Candidate(second, torch.ones(1))]
-    found, _ = select(candidates, 8)
+    candidates = [Ranked(first, torch.ones(1)), Ranked(second, torch.ones(1))]
+    found, _ = selected(candidates, 8)
     assert [survivors(c, f) for c, f in zip(candidates, found, strict=True)] == [6, 2]
     assert (second == 0.5).tolist() == [True, True, False, False]
     torch.testing.assert_close(second, torch.full((4,), 0.5), rtol=1e-6, atol=0)
@@ -107,7 +106,7 @@ def test_equal_weights_go_by_tensor_and_place_and_the_losers_are_lowered():
 
 def test_crossing_counts_the_weights_near_the_border():
     w = torch.linspace(0.5, 1.5, 100_001)
-    found, border = select([Candidate(w, torch.ones(1))], 50_001)
+    found, border = selected([Ranked(w, torch.ones(1))], 50_001)
     assert border == pytest.approx(1.0, abs=1e-4)
     # dn / dlog|w| = n |w| for evenly spread weights.
     assert float(found[0].crossing) == pytest.approx(100_000, rel=0.02)
@@ -117,7 +116,7 @@ def test_weights_that_repeat_in_the_rhythm_of_the_sample_are_still_counted():
     w = torch.zeros(1 << 18)
     w[:: (1 << 18) // bracket.SAMPLE] = 100.0
     w += torch.linspace(1.0, 2.0, len(w))
-    found, _ = select([Candidate(w, torch.ones(1))], 60_000)
+    found, _ = selected([Ranked(w, torch.ones(1))], 60_000)
     assert int((w.abs() > found[0].alpha).sum()) == 60_000
 
 
@@ -129,10 +128,10 @@ def solution(guess, *, seed, allowed, dtype=torch.float32, coarse=False, grain="
     chance = torch.Generator().manual_seed(seed + 1)
     shapes = [(1,) if grain == "tensor" else (w.shape[0], *[1] * (w.ndim - 1)) for w in made]
     candidates = [
-        Candidate(w, torch.exp(torch.randn(shape, generator=chance)), PerWeight(cost))
+        Ranked(w, torch.exp(torch.randn(shape, generator=chance)), PerWeight(cost))
         for w, shape, cost in zip(made, shapes, costs, strict=True)
     ]
-    found, border = select(candidates, allowed, guess=guess)
+    found, border = selected(candidates, allowed, guess=guess)
     return [*(f.alpha for f in found), *(f.crossing for f in found), *made], [f.kept for f in found], border
 
 
@@ -159,25 +158,25 @@ def test_no_guess_changes_the_result_by_a_bit(seed, fraction, guess, dtype, coar
         (cold[2] / 2, cold[2]),
         (math.nextafter(cold[2], 0.0), math.nextafter(cold[2], math.inf)),
     ):
-        warm = solution(bracket.Bracket(low, high), costs=costs, **settings)
+        warm = solution(bracket.Bounds(low, high), costs=costs, **settings)
         assert warm[1:] == cold[1:]
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(warm[0], cold[0], strict=True))
 
 
 def test_a_good_guess_needs_one_look_and_a_bad_one_no_more_than_two(monkeypatch):
     looks = []
-    look = candidate._look
-    monkeypatch.setattr(candidate, "_look", lambda *args: looks.append(1) or look(*args))
+    look = candidate._window
+    monkeypatch.setattr(candidate, "_window", lambda *args: looks.append(1) or look(*args))
     made = tensors(3, [(300, 400), (64, 64, 3, 3)])
     for (low, high), expected in (((0.99, 1.01), 2), ((4.0, 5.0), 4), ((1e-9, 1e-8), 4)):
         looks.clear()
-        candidates = [Candidate(w, torch.tensor([1.6448])) for w in made]
-        select(candidates, round(0.1 * sum(w.numel() for w in made)), guess=bracket.Bracket(low, high))
+        candidates = [Ranked(w, torch.tensor([1.6448])) for w in made]
+        selected(candidates, round(0.1 * sum(w.numel() for w in made)), guess=bracket.Bounds(low, high))
         assert len(looks) == expected
 
 
 def test_a_border_that_moves_on_is_guessed_where_it_goes():
-    trail = bracket.Trail()
+    trail = bracket.Predictor()
     assert trail.guess(10**6) is None
     for step in range(5):
         trail.note(math.exp(-3.0 + 0.01 * step), crowd=300_000.0)

@@ -73,12 +73,12 @@ def test_room_for_all_is_no_threshold_at_all():
     solve(part, part.full - 1)
     assert sum(int(torch.count_nonzero(t.effective)) for t in sparsifier.targets) == 5
     # Keys 8, 1, 3, 4, 6, 5: the border is 1.
-    assert state(sparsifier, "alpha") == [1.0, 1.0] and part.trail.place == 0.0
+    assert state(sparsifier, "alpha") == [1.0, 1.0] and part.predictor.place == 0.0
 
 
 def test_tensors_on_several_devices_are_refused_by_name():
     (part,) = made(STR(), 5).goals
-    away = SimpleNamespace(raw=torch.empty(2, device="meta"))
+    away = SimpleNamespace(raw=torch.empty(2, device="meta"), transform=part.tensors[1].transform)
     scattered = replace(part, tensors=(part.tensors[0], replace(part.tensors[1], target=away)))
     with pytest.raises(ValueError, match=r"on several devices \(cpu, meta\), whose weights cannot be compared"):
         solve(scattered, 3)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import softprune
-from softprune.goals.goal import Goal
+from softprune.goals.base import Goal
 from softprune.methods.base import Method
 
 ROOT = Path(__file__).resolve().parents[2]

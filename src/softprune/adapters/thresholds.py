@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from softprune.budget.budget import Budget
 from softprune.core.groups import check_decay
 from softprune.core.rule import Rule
-from softprune.goals.goal import Goal, Rank
+from softprune.goals.base import Goal
+from softprune.goals.goal import Rank
 
 
 def refuse_decay(decay: float | None, goal: Goal | Rank | None, budget: Budget | None, rules: Iterable[Rule]) -> None:

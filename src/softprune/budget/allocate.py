@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
-from softprune.goals.goal import Goal
+from softprune.goals.base import Goal
 
 # Halvings of the searched interval: more than the bits of a float, so that the search is exact.
 BISECTIONS = 80
@@ -135,7 +135,7 @@ def _solve(
     shared = {name: cost for name, cost in costs.items() if name in names}
     wanted, weights = goal.amount(profile), sum(t.params for t in free)
     low, high = (fixed + sum(cost.at(density) for cost in shared.values()) for density in (0.0, 1.0))
-    goal.require_reachable(wanted, low, high)
+    goal.check_reachable(wanted, low, high)
     each = {cost.each for cost in shared.values()}
     if all(cost.linear for cost in shared.values()) and len(each) == 1:
         return share((wanted - fixed) / each.pop())

@@ -15,7 +15,8 @@ from softprune.budget.profiler import weight_names
 from softprune.budget.units import Units, noun
 from softprune.core.refusal import byte_ranges, refuse_model, refuse_tensor, refuse_unfilled
 from softprune.core.rule import Match, Rule, matches, refuse_unmatched
-from softprune.goals.goal import Goal, Params, Rank, checked_goal
+from softprune.goals.base import Goal
+from softprune.goals.goal import Params, Rank, checked_goal
 from softprune.methods.base import Method, Total, generator
 from softprune.methods.masks import share_out
 from softprune.methods.transforms import SoftThreshold, Solved, Target, Transform

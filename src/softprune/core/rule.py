@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from softprune.goals.goal import Goal
+from softprune.goals.base import Goal
 from softprune.methods.base import Method
 from softprune.ops import G
 

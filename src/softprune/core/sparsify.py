@@ -17,8 +17,9 @@ from softprune.core.plan import Plan, PlannedTensor, checked_goals, plan
 from softprune.core.refusal import refuse_model
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
+from softprune.goals.base import Goal
 from softprune.goals.constraint import Part, make_part
-from softprune.goals.goal import Goal, Rank
+from softprune.goals.goal import Rank
 from softprune.goals.schedule import Schedule
 from softprune.methods.base import Method
 from softprune.methods.registry import from_config

@@ -13,10 +13,10 @@ from torch import nn
 
 from softprune.budget.costs import Profile
 from softprune.core.parametrization import unwritten
+from softprune.goals.base import Goal
 from softprune.goals.cost import Cost, PerWeight, equal_density
-from softprune.goals.goal import Goal
 from softprune.goals.schedule import Constant, Ramp, Schedule, Staircase, asked
-from softprune.goals.select import Trail
+from softprune.goals.select import Predictor
 from softprune.methods.base import GoalSettings, Method
 from softprune.methods.transforms import Solved, Target
 
@@ -63,7 +63,7 @@ class Part:
         final: total cost allowed once the goal holds.
         density: that of all tensors with which the goal would hold if it were the same for all.
         joint: what units cost together, where that is no sum over the tensors.
-        trail: where the last solutions lay, which makes the next one faster and changes nothing else.
+        predictor: where the last solutions lay, which makes the next one faster and changes nothing else.
     """
 
     goal: Goal
@@ -73,7 +73,7 @@ class Part:
     final: float
     density: float
     joint: JointCost | None = None
-    trail: Trail = field(default_factory=Trail)
+    predictor: Predictor = field(default_factory=Predictor)
 
     def allowed(self, progress: float) -> float:
         """The total that may be kept at this point of the training."""
@@ -88,7 +88,7 @@ class Part:
         named = {target.name: target for target in targets}
         tensors = tuple(replace(t, target=named[t.target.name]) for t in self.tensors)
         joint = None if self.joint is None else self.joint.on(model)
-        return replace(self, tensors=tensors, joint=joint, trail=Trail())
+        return replace(self, tensors=tensors, joint=joint, predictor=Predictor())
 
     def due(self, step: int, total_steps: int) -> bool:
         """Whether it is solved again after this step."""
@@ -219,7 +219,7 @@ def _joint_part(
     floors = [
         _floor(method.goal_settings, size, density) for (_, method), size in zip(chosen, joint.sizes, strict=True)
     ]
-    goal.require_reachable(final, joint.least(floors) - 1, full)
+    goal.check_reachable(final, joint.least(floors) - 1, full)
     if isinstance(schedule, Staircase):
         schedule = schedule.towards(final / full)
     tensors = tuple(

@@ -1,192 +1,39 @@
-"""Goals: what a training shall end with, exactly. Needs no torch.
+"""The goals: sparsity, parameters, filters, multiply-adds, milliseconds, ranks. Needs no torch.
 
-Each goal is one class that knows what a weight costs, what is left for the tensors that it is for, which totals can be
+Each is one class that knows what a weight costs, what is left for the tensors that it is for, which totals can be
 reached, and its words in plans, errors and reports. Nothing outside of this room asks which goal it has before it.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, get_args
 
 from softprune.budget.costs import Profile
 from softprune.budget.latency import LatencyTable
 from softprune.budget.units import Units, UnitWords, unit_words
+from softprune.goals.base import Goal, Measure, Measured, Scope
 from softprune.goals.cost import AlongCurve, Cost, PerWeight
-
-# What is counted: the managed weights alone, as in the paper, or every parameter of the model.
-Scope = Literal["managed", "all"]
-# What is counted of a network without its dead units: weights of its layers, all parameters, multiply-adds.
-Measure = Literal["weights", "params", "macs"]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a run was found to end with, for reports; None is not known.
-
-    Args:
-        units: all weights, or other units, that are managed.
-        left: those that are left.
-        stored: parameters of the whole network without what is pruned, where units are not weights.
-        macs: multiply-adds that are left.
-    """
-
-    units: int | None = None
-    left: int | None = None
-    stored: int | None = None
-    macs: int | None = None
-
-
-class Goal(ABC):
-    """What a training shall end with, exactly.
-
-    A goal of your own is a frozen dataclass derived from this. It gives `amount`, `costs` unless every weight costs 1,
-    and `fixed` if anything else belongs to the total; `sparsify`, plans, errors and the allocators need no more.
-
-    A profile is always of the tensors that the goal is for; what other tensors cost is among its fixed costs, and
-    `other_params` are the parameters that no goal is for.
-
-    Attributes:
-        key: its key in a configuration; empty for goals that configurations do not have.
-        counts: what its total is a number of, in the plural.
-        whole: whether its totals are rounded to whole numbers on the way.
-        needs_units: the kind of units that it is for alone.
-        shared: whether it is one total for its tensors; False where it says what each of them keeps (`kept_by_each`).
-        sparsity: the fraction of weights that shall be zero, where that is the goal itself.
-        measure: what it counts of a network that its dead units are taken out of; None where it counts the units.
-        mark: the word for it in the label of a run, for goals that change what is learnt.
-    """
-
-    key: ClassVar[str] = ""
-    counts: ClassVar[str] = "weights"
-    whole: ClassVar[bool] = False
-    needs_units: ClassVar[str | None] = None
-    shared: ClassVar[bool] = True
-    mark: ClassVar[str] = ""
-
-    @property
-    def sparsity(self) -> float | None:
-        return None
-
-    @property
-    def measure(self) -> Measure | None:
-        return None
-
-    # what it costs, what it allows
-
-    @abstractmethod
-    def amount(self, profile: Profile) -> float:
-        """The total, in what it counts."""
-
-    def costs(self, profile: Profile) -> dict[str, Cost]:
-        """What kept weights of each tensor add to the total."""
-        return {t.name: PerWeight(t.params, t.params) for t in profile}
-
-    def fixed(self, profile: Profile) -> float:
-        """What belongs to the total besides these tensors."""
-        return 0.0
-
-    def reach(self, profile: Profile) -> tuple[float, float]:
-        """The totals with no weight and with all weights of these tensors."""
-        fixed, costs = self.fixed(profile), self.costs(profile).values()
-        return fixed + sum(cost.at(0.0) for cost in costs), fixed + sum(cost.at(1.0) for cost in costs)
-
-    def allowance(self, profile: Profile) -> float:
-        """What these tensors may cost together.
-
-        Raises:
-            ValueError: if no set of densities reaches the goal.
-        """
-        amount = self.amount(profile)
-        self.require_reachable(amount, *self.reach(profile))
-        return float(amount - self.fixed(profile))
-
-    def on_the_way(self, share: float, full: float, final: float, uniform: Callable[[float], float]) -> float:
-        """The total of these tensors when this share of the goal is asked for.
-
-        Args:
-            share: from 0, when all weights are kept, to 1.
-            full: the total with all weights.
-            final: the total at the goal.
-            uniform: the total of equally dense tensors at a share, when their density falls evenly.
-        """
-        total = full - (full - final) * share
-        return round(total) if self.whole else total
-
-    # what it refuses
-
-    def require_reachable(self, amount: float, low: float, high: float) -> None:
-        """Refuse a total outside ``(low, high]``, those that some set of densities can reach."""
-        if not low < amount <= high:
-            raise ValueError(
-                f"{self} cannot be reached: choose more than {math.floor(low):,} and at most {math.floor(high):,} "
-                f"{self.counts}"
-            )
-
-    def check_units(self, units: Units, *, example: bool) -> None:
-        """Refuse units that cannot have such a goal, and say which can; `example` is whether there is one."""
-        if self.needs_units is None and unit_words(units.kind).importances:
-            raise ValueError(f"{self} is for single weights, not for units of kind {units.kind!r}")
-        if self.needs_units not in (None, units.kind):
-            raise ValueError(
-                f"{self} counts {self.counts}, and the units are of kind {units.kind!r}: "
-                f"pass units=Units.{self.needs_units} too"
-            )
-
-    def check_allocatable(self) -> None:  # noqa: B027
-        """Refuse where an allocator, which sees the tensors of a profile alone, cannot meet the goal."""
-
-    def number(self, available: int) -> int:
-        """How many of the weights are kept, for masks that divide a number; refused where it is none of the goal."""
-        raise ValueError(f"{self} counts {self.counts}: divide it first, as in budget=uniform(profile, goal)")
-
-    def kept_by_each(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """What each tensor keeps, of those that the goal is for; only where `shared` is False."""
-        raise NotImplementedError(f"{self} is one total for all tensors")
-
-    # its words, in errors and reports
-
-    def words(self, total: float) -> str:
-        """A total in the unit of the goal."""
-        return f"{total:,.0f}"
-
-    @classmethod
-    def configured(cls, given: Any, scope: Scope) -> Goal:
-        """The goal from what a configuration has under its key."""
-        return cls(given)  # type: ignore[call-arg]
-
-    @classmethod
-    def number_in(cls, given: object) -> float | None:
-        """The number in what a configuration has under the key; None if there is none, as in a file that is damaged."""
-        if isinstance(given, bool) or not isinstance(given, int | float | str):
-            return None
-        try:
-            number = float(given)
-        except (ValueError, OverflowError):
-            return None
-        return number if math.isfinite(number) else None
-
-    @classmethod
-    def described(cls, given: object, units: UnitWords, scope: object) -> str:
-        """What a configuration asks for, in words; empty if it does not."""
-        number = cls.number_in(given)
-        return "" if number is None else f"{number:,.0f} {cls.counts}"
-
-    @classmethod
-    def compared(cls, number: float, found: Measured, units: UnitWords) -> tuple[int, int | None, str] | None:
-        """What was wanted, what a run ended with, and the noun for one of them; None where it cannot be told."""
-        return None
 
 
 class _Scoped(Goal):
-    """A goal that counts the managed weights, or every parameter of the model."""
+    """Counts the managed weights, or every parameter of the model."""
 
-    whole = True
+    whole = of_units = True
     scope: Scope
+
+    def __repr__(self) -> str:
+        """Goals are in messages and in the source of budgets, where the usual scope goes without saying."""
+        key = fields(self)[0].name  # type: ignore[arg-type]
+        unusual = "" if self.scope == "managed" else f", scope={self.scope!r}"
+        return f"{type(self).__name__}({key}={getattr(self, key)!r}{unusual})"
+
+    def _check_scope(self) -> None:
+        if self.scope not in get_args(Scope):
+            raise ValueError(f"scope is {' or '.join(map(repr, get_args(Scope)))}, got {self.scope!r}")
 
     def fixed(self, profile: Profile) -> float:
         return profile.other_params if self.scope == "all" else 0
@@ -203,7 +50,7 @@ class _Scoped(Goal):
         return cls(given, scope)  # type: ignore[call-arg]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sparsity(_Scoped):
     """The fraction of weights that shall be zero, strictly between 0 and 1.
 
@@ -225,10 +72,7 @@ class Sparsity(_Scoped):
             hint = f"; did you mean {value / 100:g}?" if 1.0 < value < 100.0 else ""
             raise ValueError(f"Sparsity must lie strictly between 0 and 1, got {value:g}{hint}")
         object.__setattr__(self, "value", value)
-        _check_scope(self.scope)
-
-    def __repr__(self) -> str:
-        return f"Sparsity(value={self.value!r}{_unusual(self.scope)})"
+        self._check_scope()
 
     @property
     def density(self) -> float:
@@ -246,7 +90,7 @@ class Sparsity(_Scoped):
     def amount(self, profile: Profile) -> float:
         return self.kept(profile.params + round(self.fixed(profile)))
 
-    def require_reachable(self, amount: float, low: float, high: float) -> None:
+    def check_reachable(self, amount: float, low: float, high: float) -> None:
         if low and amount - low < 1:
             raise ValueError(
                 f"{self} cannot be reached: {low:,.0f} of the {high:,.0f} parameters of the model are not managed; "
@@ -274,7 +118,7 @@ class Sparsity(_Scoped):
         return cls(number).kept(found.units), found.left, units.noun
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Params(_Scoped):
     """The number of weights that shall be kept. Accepts whole floats: ``Params(2.5e6)``.
 
@@ -287,11 +131,8 @@ class Params(_Scoped):
     scope: Scope = "managed"
 
     def __post_init__(self) -> None:
-        _check_scope(self.scope)
+        self._check_scope()
         object.__setattr__(self, "count", _whole(self.count, "Params", "weights to keep"))
-
-    def __repr__(self) -> str:
-        return f"Params(count={self.count!r}{_unusual(self.scope)})"
 
     @property
     def measure(self) -> Measure | None:
@@ -299,9 +140,6 @@ class Params(_Scoped):
 
     def amount(self, profile: Profile) -> float:
         return self.count
-
-    def check_units(self, units: Units, *, example: bool) -> None:
-        """Any can."""
 
     def number(self, available: int) -> int:
         self._check_managed("these masks do not know")
@@ -324,7 +162,7 @@ class Filters(Goal):
     """The number of filters that shall be left in all gated layers together, for ``units=Units.filter``."""
 
     key = counts = "filters"
-    whole = True
+    whole = of_units = True
     needs_units = "filter"
 
     count: int
@@ -355,6 +193,7 @@ class Flops(Goal):
 
     key = mark = "flops"
     counts = "multiply-adds"
+    of_units = True
 
     macs: int
 
@@ -446,7 +285,7 @@ class Latency(Goal):
         """
         return final if share == 1.0 else uniform(share)
 
-    def require_reachable(self, amount: float, low: float, high: float) -> None:
+    def check_reachable(self, amount: float, low: float, high: float) -> None:
         if not low < amount <= high:
             # Rounded inwards, so that what the message proposes works.
             least, most = math.ceil(low * 1e7) / 1e4, math.floor(high * 1e7) / 1e4
@@ -494,7 +333,7 @@ class Rank(Goal):
 
     key = "rank"
     counts = "directions of low-rank layers"
-    needs_units = "rank"
+    of_units, needs_units = True, "rank"
     shared = False
 
     each: int | None
@@ -519,7 +358,7 @@ class Rank(Goal):
         Raises:
             ValueError: if that is more than there are.
         """
-        fitting = [(len(name), n) for name, n in self.layers if _is_end(name, path)]
+        fitting = [(len(name), n) for name, n in self.layers if f".{path}".endswith(f".{name}")]
         wanted = max(fitting)[1] if fitting else self.each
         if wanted is not None and wanted > full:
             raise ValueError(f"{self} asks for {wanted} directions of {path or 'the layer'}: its rank is 1 to {full}")
@@ -528,7 +367,7 @@ class Rank(Goal):
     def require_known(self, paths: Sequence[str]) -> None:
         """Refuse names that fit none of these layers."""
         for name, _ in self.layers:
-            if not any(_is_end(name, path) for path in paths):
+            if not any(f".{path}".endswith(f".{name}") for path in paths):
                 raise ValueError(
                     f"{self} names {name!r}, which is no low-rank layer that learns its rank: these are "
                     f"{', '.join(paths) or 'none'}"
@@ -561,7 +400,7 @@ GOALS: dict[str, type[Goal]] = {kind.key: kind for kind in (Sparsity, Params, Fi
 
 
 def checked_goal(value: object, *, total: bool = True) -> Goal:
-    """The value itself, if it is a goal, and a total where that is asked for; a bare number most likely meant one."""
+    """The value itself, if it is a goal, and a total where that is asked for; a number most likely meant one."""
     if isinstance(value, Goal) and (value.shared or not total):
         return value
     hint = ""
@@ -570,20 +409,6 @@ def checked_goal(value: object, *, total: bool = True) -> Goal:
     raise TypeError(
         f"a goal is Sparsity(...), Params(...), Filters(...), Flops(...) or Latency(...), got {value!r}{hint}"
     )
-
-
-def _is_end(name: str, path: str) -> bool:
-    return path == name or path.endswith(f".{name}")
-
-
-def _unusual(scope: Scope) -> str:
-    """Goals are in messages and in the source of budgets, where the usual scope goes without saying."""
-    return "" if scope == "managed" else f", scope={scope!r}"
-
-
-def _check_scope(value: object) -> None:
-    if value not in get_args(Scope):
-        raise ValueError(f"scope is {' or '.join(map(repr, get_args(Scope)))}, got {value!r}")
 
 
 def _number(value: object, what: str) -> float:

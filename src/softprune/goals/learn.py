@@ -39,36 +39,30 @@ def observe(part: Part, *, loss_scale: float = 1.0) -> None:
     learning = _learning(part)
     if not learning:
         return
-    transforms = [one.transform for one in learning]
-    along = for_each(_along, learning, sum(one.target.raw.numel() for one in learning))
+    transforms = list(learning.values())
+    along = for_each(_along, list(learning.items()), sum(one.target.raw.numel() for one in learning))
     alpha = torch.cat([transform.alpha.flatten() for transform in transforms])
     forces = torch.from_numpy(np.concatenate(along)).to(alpha).mul_(alpha).div_(-loss_scale)
     if not bool(torch.isfinite(forces).all()):
         return
     if all(one.settings.gradient == "projected" for one in learning):
-        crossing = torch.cat([_crossing_cost(one) for one in learning])
+        crossing = torch.cat([transform.crossing.flatten().mul(one.cost.each) for one, transform in learning.items()])
         total, summed = float(crossing.sum(dtype=torch.float64)), float(forces.sum(dtype=torch.float64))
         if total > 0.0:
             forces -= crossing.mul_(summed / total)
     _take_in_(transforms, forces)
 
 
-def _along(one: ConstrainedTensor) -> Array:
+def _along(learning: tuple[ConstrainedTensor, Solved]) -> Array:
     """P, flat, from the gradient of the raw weights: for those that live it is dL/dS in every backward mode."""
-    raw, alpha = one.target.raw.detach(), numbers(one.transform.alpha.flatten().cpu())
-    rows = rows_of(raw, one.transform.alpha.shape)
-    assert one.target.raw.grad is not None
-    grad = flat_like(one.target.raw.grad, raw)
+    raw, alpha = learning[0].target.raw, learning[1].alpha
+    rows = rows_of(raw.detach(), alpha.shape)
+    assert raw.grad is not None
+    grad, thresholds = flat_like(raw.grad, raw), numbers(alpha.flatten().cpu())
     if rows.group is None:
-        return signed_sums(rows, grad, alpha)
+        return signed_sums(rows, grad, thresholds)
     group = rows.group.numpy()
-    return np.bincount(group, signed_sums(rows, grad, alpha[group]), minlength=len(alpha))
-
-
-def _crossing_cost(one: ConstrainedTensor) -> Tensor:
-    """f, flat."""
-    crossing, cost = one.transform.crossing.flatten(), one.cost.each
-    return crossing if cost == 1.0 else crossing * cost
+    return np.bincount(group, signed_sums(rows, grad, thresholds[group]), minlength=len(thresholds))
 
 
 def _take_in_(transforms: Sequence[Solved], forces: Tensor) -> None:
@@ -92,23 +86,23 @@ def learn(part: Part, progress: float, total_steps: int) -> None:
     learning = _learning(part)
     if not learning:
         return
-    force = torch.cat([one.transform.force.flatten() for one in learning])
+    force = torch.cat([transform.force.flatten() for transform in learning.values()])
     size = math.sqrt(float(force.sum(dtype=torch.float64)) / len(force))
     if size == 0.0:
         return
-    for one in learning:
+    for one, transform in learning.items():
         # Cosine, with mean 1: `pace` is how far s can travel, in units of log alpha.
         rate = one.settings.pace / total_steps * (1 + math.cos(math.pi * min(progress, 1.0)))
-        step = (one.transform.pull * (rate / size)).clamp_(-LARGEST_STEP, LARGEST_STEP)
-        one.transform.s.sub_(step)
+        step = (transform.pull * (rate / size)).clamp_(-LARGEST_STEP, LARGEST_STEP)
+        transform.s.sub_(step)
 
 
-def _learning(part: Part) -> list[ConstrainedTensor]:
+def _learning(part: Part) -> dict[ConstrainedTensor, Solved]:
     """The tensors whose thresholds are in use, may move, and that have a gradient."""
-    movable = [one for one in part.tensors if one.settings.pace > 0.0 and one.target.raw.grad is not None]
+    movable = {t: t.transform for t in part.tensors if t.settings.pace > 0.0 and t.target.raw.grad is not None}
     if not movable:
-        return []
-    alphas = [one.transform.alpha for one in movable]
+        return {}
+    alphas = [transform.alpha for transform in movable.values()]
     # One question to the device for all of them.
     used = torch.stack([alpha[0] if alpha.shape == (1,) else alpha.amax() for alpha in alphas]).tolist()
-    return [one for one, in_use in zip(movable, used, strict=True) if in_use]
+    return {one: transform for (one, transform), in_use in zip(movable.items(), used, strict=True) if in_use}

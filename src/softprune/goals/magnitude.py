@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.profiler import PrunableTensor, first_names, named_tensors, prunable_tensors
-from softprune.goals.goal import Goal
+from softprune.goals.base import Goal
 
 # What this many kept weights of a tensor add to the total.
 Cost = Callable[[int], Fraction]
@@ -40,14 +40,16 @@ def global_magnitude(model: nn.Module, goal: Goal, *, profile: Profile | None = 
     """
     entries = _entries(model, profile)
     goal.check_allocatable()
-    known = profile is not None or goal.measure != "macs"
-    if not known:
+    if profile is not None:
+        rows = profile.only(entry.name for entry in entries)
+    elif goal.measure == "macs":
         raise ValueError(
             f"a {type(goal).__name__} goal needs the costs: global_magnitude(model, goal, "
             "profile=softprune.profile(...))"
         )
-    shapes = Profile(tuple(TensorCost(e.name, tuple(e.parameter.shape), macs=0) for e in entries), counted=False)
-    rows = shapes if profile is None else profile.only(entry.name for entry in entries)
+    else:
+        shapes = (TensorCost(entry.name, tuple(entry.parameter.shape), macs=0) for entry in entries)
+        rows = Profile(tuple(shapes), counted=False)
     costs = goal.costs(rows)
     counts = _kept(
         [_sorted_bits(entry) for entry in entries],

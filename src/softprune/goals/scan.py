@@ -1,4 +1,4 @@
-"""Tensors as vectors in the order of their memory, whatever their strides: channels-last weights need no copy."""
+"""Scans over all weights of a tensor, as a vector in the order of memory: channels-last weights need no copy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+T = TypeVar("T")
+Result = TypeVar("Result")
+Array = NDArray[Any]
+
+# Weights per piece: they and what is made from them fit the second cache.
+PIECE = 1 << 17
+# From this many weights on it pays to start threads, each of which takes one tensor after the other.
+WORTH_THREADS = 1 << 22
 _BITS = {
-    torch.float64: torch.int64,
-    torch.float32: torch.int32,
-    torch.float16: torch.int16,
-    torch.bfloat16: torch.int16,
+    **{torch.float64: torch.int64, torch.float32: torch.int32},
+    **{torch.float16: torch.int16, torch.bfloat16: torch.int16},
 }
 
 
@@ -94,24 +100,9 @@ def _dimensions(t: Tensor) -> list[int]:
     return sorted(range(t.ndim), key=lambda d: (-strides[d], d))
 
 
-# One sweep over the weights of a tensor: everything that reads all of them is here.
-#
-# On a CPU a sweep goes in pieces, so that what is made from the weights stays in the cache, and by numpy: its
-# comparisons
-# and counts are several times as fast as torch's, they leave no threads to wait for, and their sums do not depend on
-# the
-# number of threads. On other devices a tensor is one piece, and only what was found comes to the host.
-
-
-# Weights per piece: they and what is made from them fit the second cache.
-PIECE = 1 << 17
-# From this many weights on it pays to start threads, each of which takes one tensor after the other.
-WORTH_THREADS = 1 << 22
-
-T = TypeVar("T")
-Result = TypeVar("Result")
-
-Array = NDArray[Any]
+# On a CPU a scan goes in pieces, so that what is made from the weights stays in the cache, and by numpy: its
+# comparisons and counts are several times as fast as torch's, they leave no threads to wait for, and their sums do not
+# depend on the number of threads. On other devices a tensor is one piece, and only what was found comes to the host.
 
 
 class Found(NamedTuple):
@@ -123,12 +114,9 @@ class Found(NamedTuple):
 
 
 def for_each(work: Callable[[T], Result], items: Sequence[T], weights: int) -> list[Result]:
-    """What `work` makes of each item, in order. Items must not touch each other's data: they may run side by side.
+    """What `work`, a scan, makes of each item, in order; they may run side by side, on data that they do not share.
 
-    Args:
-        work: sweeps over a tensor.
-        items: that it is done for.
-        weights: how many there are in all of them.
+    `weights` is how many there are in all items.
     """
     threads = torch.get_num_threads()
     if weights < WORTH_THREADS or threads == 1:
@@ -138,13 +126,7 @@ def for_each(work: Callable[[T], Result], items: Sequence[T], weights: int) -> l
 
 
 def find(w: Rows, bottom: Array, top: Array) -> Found:
-    """The weights with bottom < |w| <= top.
-
-    Args:
-        w: the weights.
-        bottom: one number per row; its dtype is that of the sizes.
-        top: one number per row, nowhere below `bottom`.
-    """
+    """The weights with bottom < |w| <= top, which have one number per row and the dtype of the sizes."""
     if w.flat.device.type != "cpu":
         return _find_at_once(w, bottom, top)
     longest = min(PIECE, len(w.flat))
@@ -179,13 +161,7 @@ def count_nonzero(w: Rows, *, enough: int) -> int:
 
 
 def signed_sums(w: Rows, grad: Tensor, alpha: Array) -> Array:
-    """The sums over each row of grad * sign(w) * 1[|w| > alpha].
-
-    Args:
-        w: the weights.
-        grad: as a vector in the same order.
-        alpha: one threshold per row.
-    """
+    """The sums over each row of grad * sign(w) * 1[|w| > alpha], with one threshold per row; grad is a vector."""
     if w.flat.device.type != "cpu":
         return _signed_sums_at_once(w, grad, alpha)
     longest = min(PIECE, len(w.flat))

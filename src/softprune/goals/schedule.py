@@ -6,9 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-# Schedules: how much of a goal is asked for at which point of the training. Needs no torch.
-
-
 # From the progress of the training, 0 to 1, to the fraction of the goal that holds then, 0 to 1.
 Schedule = Callable[[float], float]
 
@@ -71,9 +68,6 @@ def asked(schedule: Schedule, progress: float) -> float:
     if not 0.0 <= fraction <= 1.0:
         raise ValueError(f"a schedule gives a fraction of the goal from 0 to 1, got {fraction} at {progress:.4f}")
     return fraction
-
-
-# Rounds: one training that is several of equal length, one after the other. Needs no torch.
 
 
 @dataclass(frozen=True)

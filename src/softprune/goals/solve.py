@@ -12,13 +12,14 @@ import torch
 from softprune.goals.constraint import ConstrainedTensor, Part
 from softprune.goals.cost import PerWeight
 from softprune.goals.scan import Array, count_nonzero
-from softprune.goals.select import Bracket, Candidate, Selected, choose, part_
+from softprune.goals.select import Bounds, Ranked, select, set_thresholds_
+from softprune.methods.transforms import Solved
 
 if TYPE_CHECKING:
     from softprune.structure.joint_cost import JointCost
 
 # Units are few: all of their keys are looked at.
-EVERYTHING = Bracket(0.0, math.inf)
+EVERYTHING = Bounds(0.0, math.inf)
 
 
 @torch.no_grad()
@@ -28,92 +29,88 @@ def solve(part: Part, allowed: float) -> None:
     A tensor that would fall below its floor keeps its largest weights, and its s is set to what that means, so that it
     can leave the floor again.
     """
+    transforms = {one: one.transform for one in part.tensors}
     if allowed >= part.full:
-        for one in part.tensors:
-            alpha, crossing = one.transform.alpha, one.transform.crossing
-            one.transform.take_(torch.zeros_like(alpha), torch.zeros_like(crossing), one.target.raw)
+        for one, transform in transforms.items():
+            alpha, crossing = torch.zeros_like(transform.alpha), torch.zeros_like(transform.crossing)
+            transform.take_(alpha, crossing, one.target.raw)
         return
     _refuse_scattered(part)
-    candidates = {one: _candidate(one) for one in part.tensors}
-    guess = part.trail.guess(sum(c.w.numel() for c in candidates.values()))
+    ranked = {one: _ranked(one, transform) for one, transform in transforms.items()}
+    guess = part.predictor.guess(sum(r.w.numel() for r in ranked.values()))
     # What one more unit of each tensor costs about now, where units cost together.
     marginal = dict.fromkeys(part.tensors, 1.0)
     if part.joint is not None:
         # From here on units are counted: as many as the joint cost allows.
-        now = sum(int(torch.count_nonzero(c.w.abs() > one.transform.alpha)) for one, c in candidates.items())
+        now = sum(int(torch.count_nonzero(r.w.abs() > transforms[one].alpha)) for one, r in ranked.items())
         floors = [one.floor for one in part.tensors]
-        allowed, costs = affordable(part.joint, list(candidates.values()), floors, allowed, about=now)
+        allowed, costs = affordable(part.joint, list(ranked.values()), floors, allowed, about=now)
         marginal, guess = dict(zip(part.tensors, costs, strict=True)), EVERYTHING
     held: dict[ConstrainedTensor, int] = {}  # tensors at their floor, and what they keep
     free, room = list(part.tensors), allowed
     while True:
-        choice = choose([candidates[one] for one in free], room, guess=guess)
-        if choice is None:
+        selection = select([ranked[one] for one in free], room, guess=guess)
+        if selection is None:
             break
         # Without the tensors at their floor the border lies close by: most often what has been seen shows it, too.
-        guess = choice.bracket
-        floored = [_floor(one, candidates[one], kept) for one, kept in zip(free, choice.kept, strict=True)]
+        guess = selection.bounds
+        floored = [_floor(one, ranked[one], kept) for one, kept in zip(free, selection.kept, strict=True)]
         if all(floor is None for floor in floored):
             break
         held |= {one: floor for one, floor in zip(free, floored, strict=True) if floor is not None}
         free = [one for one in free if one not in held]
         room = allowed - sum(one.cost.of(floor) for one, floor in held.items())
-    for one, selected in zip(free, part_([candidates[one] for one in free], choice), strict=True):
-        _take(one, candidates[one], selected, marginal[one])
-    border = 0.0 if choice is None else choice.border
+    border = 0.0 if selection is None else selection.border
+    for one, found in zip(free, set_thresholds_([ranked[one] for one in free], selection), strict=True):
+        # Where one weight costs more than another of the same tensor, crossings are counted in what they cost.
+        crossing = found.crossing * (one.cost.slope(found.kept) * marginal[one])
+        transforms[one].take_(found.alpha, crossing, ranked[one].w)
     for one, floor in held.items():
-        _hold(one, candidates[one], floor, border, guess)
+        _hold(one, transforms[one], ranked[one], floor, border, guess)
     _refuse_flushed(part, border)
-    part.trail.note(border, 0.0 if choice is None else choice.crowd)
+    part.predictor.note(border, 0.0 if selection is None else selection.crowd)
 
 
-def _take(one: ConstrainedTensor, candidate: Candidate, selected: Selected, marginal: float = 1.0) -> None:
-    # Where one weight costs more than another of the same tensor, crossings are counted in what they cost.
-    crossing = selected.crossing * (one.cost.slope(selected.kept) * marginal)
-    one.transform.take_(selected.alpha, crossing, candidate.w)
-
-
-def _floor(one: ConstrainedTensor, candidate: Candidate, kept: int) -> int | None:
+def _floor(one: ConstrainedTensor, ranked: Ranked, kept: int) -> int | None:
     """The number of weights to hold a tensor at that would keep this many; None if they are enough."""
     if kept >= one.floor:
         return None
     # A weight that is 0 by itself cannot be kept.
-    floor = count_nonzero(candidate.rows, enough=one.floor)
+    floor = count_nonzero(ranked.rows, enough=one.floor)
     return floor if kept < floor else None
 
 
-def _candidate(one: ConstrainedTensor) -> Candidate:
-    transform = one.transform
+def _ranked(one: ConstrainedTensor, transform: Solved) -> Ranked:
     scores = transform.scores(one.target.raw.detach())
     # All values of s are NaN until there is a first one.
     if math.isnan(transform.s.view(-1)[0]):
-        transform.s.fill_(_start(one))
-    return Candidate(scores, torch.exp(transform.s), one.cost)
+        transform.s.fill_(_start(one, transform.s.dtype))
+    return Ranked(scores, torch.exp(transform.s), one.cost)
 
 
-def _start(one: ConstrainedTensor) -> float:
+def _start(one: ConstrainedTensor, dtype: torch.dtype) -> float:
     """The first value of s, from the weights as they are when the first of them goes."""
-    start = one.settings.start
-    if start == "equal":
+    if one.settings.start == "equal":
         return 0.0
-    if start == "dimensions":
+    if one.settings.start == "dimensions":
         return -0.5 * math.log(sum(one.target.shape))
-    mean = float(one.target.raw.detach().abs().to(one.transform.s.dtype).mean())
+    mean = float(one.target.raw.detach().abs().to(dtype).mean())
     return math.log(mean) if 0.0 < mean < math.inf else 0.0
 
 
-def _hold(one: ConstrainedTensor, candidate: Candidate, floor: int, border: float, guess: Bracket | None) -> None:
+def _hold(
+    one: ConstrainedTensor, transform: Solved, ranked: Ranked, floor: int, border: float, guess: Bounds | None
+) -> None:
     """Keep this many of a tensor's largest weights."""
-    transform = one.transform
-    candidate.cost = PerWeight()  # a floor is a number of weights
-    choice = choose([candidate], floor, guess=guess)
-    _take(one, candidate, part_([candidate], choice)[0])
+    ranked.cost = PerWeight()  # a floor is a number of weights
+    selection = select([ranked], floor, guess=guess)
+    (found,) = set_thresholds_([ranked], selection)
     # A tensor at its floor has no say in where the border lies.
-    transform.crossing.zero_()
+    transform.take_(found.alpha, torch.zeros_like(found.crossing), ranked.w)
     transform.pull.zero_()
     # Where s is not learnt it is the method's own measure of the weights, and stays what it is.
-    if one.settings.pace > 0.0 and choice is not None and choice.border > 0.0 and border > 0.0:
-        transform.s.add_(math.log(choice.border / border))
+    if one.settings.pace > 0.0 and selection is not None and selection.border > 0.0 and border > 0.0:
+        transform.s.add_(math.log(selection.border / border))
 
 
 def _refuse_flushed(part: Part, border: float) -> None:
@@ -140,7 +137,7 @@ def _refuse_scattered(part: Part) -> None:
 
 
 def affordable(
-    joint: JointCost, candidates: Sequence[Candidate], floors: Sequence[int], allowed: float, *, about: int
+    joint: JointCost, ranked: Sequence[Ranked], floors: Sequence[int], allowed: float, *, about: int
 ) -> tuple[int, list[float]]:
     """The units that each tensor keeps in any case, and then the largest keys, as many as are allowed.
 
@@ -149,7 +146,7 @@ def affordable(
 
     Args:
         joint: what units cost.
-        candidates: the importances.
+        ranked: the importances.
         floors: the number of units that each of them keeps.
         allowed: the total.
         about: where the search begins: how many units there are now.
@@ -158,7 +155,7 @@ def affordable(
         The number of units, and what one of each tensor costs about then.
     """
     joint = joint.now()
-    keys = [_keys(c) for c in candidates]
+    keys = [_keys(r) for r in ranked]
     starts = np.cumsum([0, *map(len, keys)])
     key = np.concatenate(keys)
     alive = np.zeros(len(key), np.bool_)
@@ -196,8 +193,8 @@ def most_that_fit(fits: Callable[[int], bool], count: int, about: int) -> int:
     return low
 
 
-def _keys(c: Candidate) -> Array:
-    look = c.look(EVERYTHING)
-    key = np.zeros(c.w.numel())
-    key[look.found.place] = look.key
+def _keys(ranked: Ranked) -> Array:
+    window = ranked.window(EVERYTHING)
+    key = np.zeros(ranked.w.numel())
+    key[window.found.place] = window.key
     return key

@@ -8,7 +8,8 @@ from pathlib import PurePath
 from typing import Any
 
 from softprune.budget.units import USUAL, checked_units, unit_words
-from softprune.goals.goal import GOALS, Goal
+from softprune.goals.base import Goal
+from softprune.goals.goal import GOALS
 from softprune.reporting.reading import mapping
 
 # Methods that may also run without a goal: with one they do something else, which the name has to say.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from softprune.goals.goal import Measured
+from softprune.goals.base import Measured
 from softprune.records import CHECKPOINTS
 from softprune.reporting.labels import configured_goal, part
 from softprune.reporting.reading import known

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from softprune.core.parametrization import raw_parameter
+from softprune.goals.base import Measure
 from softprune.goals.cost import NEARBY
-from softprune.goals.goal import Measure
 from softprune.goals.scan import Array
 from softprune.structure.network import Network, Removal, decide
 from softprune.structure.removal import Foreseen, Ledger

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from softprune.budget.profiler import low_rank_uses, profile, prunable_tensors, sandbox, weight_names
 from softprune.budget.units import Units
 from softprune.core.parametrization import raw_parameter
-from softprune.goals.goal import Goal
+from softprune.goals.base import Goal
 from softprune.goals.scan import Array
 from softprune.methods.base import Method
 from softprune.methods.transforms import Target

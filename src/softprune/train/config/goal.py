@@ -15,7 +15,8 @@ from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.budget.latency import LatencyTable
 from softprune.core.rule import Match, Rule
-from softprune.goals.goal import GOALS, Goal
+from softprune.goals.base import Goal
+from softprune.goals.goal import GOALS
 from softprune.goals.schedule import Schedule, constant, cubic, linear
 from softprune.methods.registry import from_config
 from softprune.ops import G
