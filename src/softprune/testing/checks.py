@@ -226,7 +226,7 @@ def config_round_trips(method: Method) -> None:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Regression:
     """y = W x without noise: least squares has W as its only minimum."""
 
     x: Tensor
@@ -234,7 +234,7 @@ class Problem:
     solution: Tensor
 
 
-def problem(seed: int = 0) -> Problem:
+def problem(seed: int = 0) -> Regression:
     """Entries of the solution are 1 to 2 in size, at random places and with random signs."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(SAMPLES, INPUTS, generator=generator)
@@ -243,7 +243,7 @@ def problem(seed: int = 0) -> Problem:
     signs = torch.randint(0, 2, (SUPPORT,), generator=generator) * 2 - 1
     solution[places] = signs * (1.0 + torch.rand(SUPPORT, generator=generator))
     solution = solution.view(OUTPUTS, INPUTS)
-    return Problem(x, x @ solution.T, solution)
+    return Regression(x, x @ solution.T, solution)
 
 
 def found(method: Method, seed: int = 0) -> int:

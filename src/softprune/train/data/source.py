@@ -269,15 +269,15 @@ def share(order: Tensor, batch: int, *, rank: int, world: int) -> list[Tensor]:
     return [indices[rank::world] for indices in order.split(batch)]
 
 
+@dataclass(frozen=True)
 class _WholeBatches(Dataset[Batch]):
     """What the worker processes hold: an item is a batch."""
 
-    def __init__(self, samples: Samples, draws: Draws | None) -> None:
-        self._samples = samples
-        self._draws = draws
+    samples: Samples
+    draws: Draws | None
 
     def __getitem__(self, indices: list[int]) -> Batch:
-        return self._samples.batch(torch.tensor(indices, dtype=torch.int64), draws=self._draws)
+        return self.samples.batch(torch.tensor(indices, dtype=torch.int64), draws=self.draws)
 
 
 def _unchanged(batch: Any) -> Any:
