@@ -46,7 +46,7 @@ def load(path: str | Path, *, threads: int | None = None, tune: bool = True) -> 
 
     Raises:
         OSError: if the file cannot be read.
-        TypeError: if threads is no whole number.
+        TypeError: if threads is not a whole number.
         ValueError: if the file is not a valid network, or threads is not 1 to 256.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -122,7 +122,7 @@ class Engine:
             The output as a NumPy array; a tuple if there are several.
 
         Raises:
-            TypeError: if an input is not float32, or is no array or tensor in the memory of the CPU.
+            TypeError: if an input is not float32, or not an array or tensor in the memory of the CPU.
             ValueError: if the number or a shape of the inputs is wrong.
         """
         arrays = self._checked(inputs)

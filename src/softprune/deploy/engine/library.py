@@ -31,7 +31,7 @@ class Base(c.Structure):
 
 
 class OutputTiles(c.Structure):
-    """Output positions of a convolution, and how they are stored."""
+    """Output positions of a convolution, and how they are stored: Walk in kernels/abi.h."""
 
     _fields_ = (
         *_fields(Pointer, "input tiles pieces piece_start out residual bias"),

@@ -82,7 +82,7 @@ class HaloClearing:
             if arena.shared(buffer):
                 before.setdefault(place, []).append(_step(buffer, grid, filling))
         merged: list[Step] = []
-        moved = []
+        moved: list[int] = []
         for place, step in enumerate(steps):
             merged += before.get(place, [])
             moved.append(len(merged))
