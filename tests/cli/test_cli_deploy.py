@@ -109,7 +109,7 @@ def test_what_export_refuses(again, tmp_path):
     assert "is a folder" in fail("export", again, "-o", tmp_path / "d.spx")
     assert "is a file" in fail("export", again, "-f", "hub", "-o", again / "config.yaml")
     assert "leave out --model" in fail("export", again, "-o", tmp_path / "x.spx", "--model", "digits")
-    assert "is no run folder" in fail("export", tmp_path)
+    assert "is not a run folder" in fail("export", tmp_path)
     assert "name a run folder, or a file" in fail("export", tmp_path / "absent")
     for checkpoint in (again / "checkpoints").iterdir():
         checkpoint.unlink()

@@ -170,7 +170,7 @@ def test_what_is_no_file_of_weights_is_refused_by_name(tmp_path):
     for path, message in [
         (tmp_path / "absent.th", "there is no file .*absent.th"),
         (tmp_path / "absent.safetensors", "there is no file .*absent.safetensors"),
-        (tmp_path, "is no run folder, since it has no config.yaml: name"),
+        (tmp_path, "is not a run folder, since it has no config.yaml: name"),
         (tmp_path / "text.safetensors", "no safetensors file"),
         (tmp_path / "text.pt", "text.pt is"),
         (tmp_path / "code.pt", "code.pt is"),

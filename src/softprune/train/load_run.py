@@ -154,7 +154,7 @@ def plain_network(
 
 
 def _no_run(folder: Path) -> str:
-    return f"{folder} is no run folder, since it has no {CONFIG}: name a run folder, or a file of weights"
+    return f"{folder} is not a run folder, since it has no {CONFIG}: name a run folder, or a file of weights"
 
 
 # Weights alone.

@@ -110,7 +110,7 @@ def test_a_study_that_was_never_filled_is_reported(tmp_path):
     with pytest.raises(ValueError, match="was never filled: whoever made it stopped half way"):
         enter(sweep, tmp_path / "out")
     optuna.load_study(study_name="test", storage=storage).enqueue_trial({})
-    with pytest.raises(ValueError, match="is no study of a sweep"):
+    with pytest.raises(ValueError, match="is not a study of a sweep"):
         enter(sweep, tmp_path / "out")
 
 
@@ -218,7 +218,7 @@ def change_database(path, words):
     ("harm", "message"),
     [
         (lambda path: path.write_bytes(b"no database" * 100), "file is not a database"),
-        (lambda path: path.write_bytes(b""), "is damaged, or no study of this sweep"),
+        (lambda path: path.write_bytes(b""), "is damaged, or not a study of this sweep"),
         (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "malformed"),
         (lambda path: change_database(path, "delete from trials"), "it has lost the trials 0, 1"),
         (lambda path: change_database(path, "update study_user_attributes set value_json='{'"), "is damaged"),

@@ -109,8 +109,8 @@ def open_study(sweep: Sweep, folder: Path) -> SharedStudy:
                 raise
             cause = str(error.__cause__ or error).partition("\n")[0]
             raise ValueError(
-                f"{path} is damaged, or no study of this sweep: {cause}. Put a whole one back; to search anew, choose "
-                "another folder with --out"
+                f"{path} is damaged, or not a study of this sweep: {cause}. Put a whole one back; to search anew, "
+                "choose another folder with --out"
             ) from error
     else:
         storage = open_url(url, grace_seconds=grace)
@@ -178,7 +178,9 @@ def _wait_until_ready(sweep: Sweep, storage: RDBStorage, *, patience: float) -> 
         made_elsewhere = count > 0 and DESCRIPTION not in study.user_attrs
         if made_elsewhere or time.monotonic() - since > patience:
             url = without_password(sweep.config.storage or "")
-            why = "is no study of a sweep" if made_elsewhere else "was never filled: whoever made it stopped half way"
+            why = (
+                "is not a study of a sweep" if made_elsewhere else "was never filled: whoever made it stopped half way"
+            )
             raise ValueError(
                 f"the study {sweep.config.name!r} in {url} {why}. Choose another name, or delete it with "
                 f"optuna delete-study --study-name {sweep.config.name} --storage URL"
