@@ -133,7 +133,7 @@ def print_bench(result: Mapping[str, Any]) -> None:
 
 
 def print_layers(layers: list[Mapping[str, Any]]) -> None:
-    """The table of layers, for one sample."""
+    """A row for each layer, for one sample, and their sums."""
     wide = console.width >= _WIDE
     rows = table("layer", "nonzeros", "MACs", "us", "GFLOP/s", "roofline")
     if wide:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softprune.cli.terminal import Trust, say
+from softprune.cli.terminal import Best, Trust, say
 
 if TYPE_CHECKING:
     from softprune.deploy.export.formats import Content
@@ -35,7 +35,7 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File or folder to write; in the run folder by default.")
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="The checkpoint of the best epoch, not the last one.")] = False,
+    best: Best = False,
     model: Annotated[
         str | None, typer.Option(help="For a file of weights: the network, such as resnet50 or package.module:factory.")
     ] = None,

@@ -76,8 +76,7 @@ class SweepView:
         words.append(f"{results.ended}/{len(results.trials)}")
         self.on_note("  ".join(word for word in words if word))
 
-    def on_note(self, text: str) -> None:
-        say(text)
+    on_note = staticmethod(say)
 
 
 def objectives(trial: TrialResult) -> str:
@@ -97,7 +96,7 @@ def _run_workers(folder: Path, count: int, *, storage: str | None, quiet: bool, 
     command += ["--parent", str(os.getpid()), *(["--quiet"] if quiet else []), *(["--trust"] if trust else [])]
     # In the environment, where other users of the machine cannot read a password.
     environment = {**os.environ, **({} if storage is None else {"SOFTPRUNE_STORAGE": storage})}
-    run_fleet(command, count, environment=environment, on_note=SweepView(quiet=quiet).on_note)
+    run_fleet(command, count, environment=environment, on_note=say)
 
 
 def _report(results: Results, folder: Path) -> None:

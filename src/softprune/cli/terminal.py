@@ -28,6 +28,7 @@ Trust = Annotated[
         "--trust", help="Import and run the Python code that the file or folder names (package.module:factory)."
     ),
 ]
+Best = Annotated[bool, typer.Option("--best", help="The checkpoint of the best epoch, not the last one.")]
 ModelName = Annotated[
     str, typer.Argument(help="A network such as resnet50 or mobilenetv1, or package.module:factory of your own.")
 ]

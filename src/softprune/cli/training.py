@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from softprune.budget.units import noun
-from softprune.cli.terminal import LiveView, Trust, console, left_words, percent, print_budget, say, table
+from softprune.cli.terminal import Best, LiveView, Trust, console, left_words, percent, print_budget, say, table
 
 if TYPE_CHECKING:
     from softprune.train.run import Outcome
@@ -115,7 +115,7 @@ def recipes() -> None:
 
 def evaluate(
     run: Run,
-    best: Annotated[bool, typer.Option("--best", help="The checkpoint of the best epoch, not the last one.")] = False,
+    best: Best = False,
     trust: Trust = False,
 ) -> None:
     """Evaluate a run's last checkpoint on its test data."""
@@ -130,7 +130,7 @@ def evaluate(
 def bake(
     run: Run,
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write, such as model.safetensors.")],
-    best: Annotated[bool, typer.Option("--best", help="The checkpoint of the best epoch, not the last one.")] = False,
+    best: Best = False,
     trust: Trust = False,
 ) -> None:
     """Write the plain sparse weights of a run, with the keys of the untouched network; learnt ranks are folded."""

@@ -36,7 +36,7 @@ NETWORKS: dict[str, NetworkInfo] = {
 
 
 def example_shape(name: str, given: str | None = None) -> tuple[int, ...]:
-    """The input shape of a network: as given ("1,3,224,224"), or the one it is known by.
+    """The input shape of a network: as given ("1,3,224,224"), or that of the table.
 
     Example:
         >>> example_shape("resnet20"), example_shape("my.module:net", "1,16")
