@@ -161,7 +161,7 @@ class Recipe:
         """Read the JSON document; ``origin`` names the file in a message."""
         content = parse_json(text, origin)
         if content.get("format") != FORMAT or content.get("version") != VERSION:
-            raise ValueError(f"{origin} is no recipe of version {VERSION} by which a network was made smaller")
+            raise ValueError(f"{origin} is not a recipe of version {VERSION} by which a network was made smaller")
         layers = content.get("layers")
         if not isinstance(layers, dict):
             raise ValueError(f"{origin}: layers must be an object of layers")
@@ -308,7 +308,7 @@ def _refuse_computed(model: nn.Module) -> None:
 def _largest(
     model: nn.Module, network: Network, removal: Removal, inputs: tuple[Tensor, ...]
 ) -> tuple[tuple[nn.Module, Recipe], list[Left]]:
-    """Take out everything at once; if the network's own code does not stand it, what it does stand, part by part."""
+    """Take out everything at once; where the network then computes something else, only the parts it can spare."""
     wanted = _outputs(model, inputs)
     everything = _without(model, network, removal)
     if _fault(everything[0], inputs, wanted) is None:

@@ -108,7 +108,7 @@ def test_what_a_program_is_not_written_from(trained, tmp_path):
     run, _ = trained
     assert "are for --format c; the format is spx" in refused(run, "--int8", "-o", tmp_path / "x.spx")
     assert "--normalisation is steps, features, none; got 'x'" in refused(run, "-f", "c", "--normalisation", "x")
-    assert "'a-b' is no C identifier" in refused(run, "-f", "c", "--name", "a-b", "-o", tmp_path / "c")
+    assert "'a-b' is not a C identifier" in refused(run, "-f", "c", "--name", "a-b", "-o", tmp_path / "c")
     assert "is a file: name a folder" in refused(run, "-f", "c", "-o", run / "config.yaml")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "fastgrnn.c").write_text("mine")

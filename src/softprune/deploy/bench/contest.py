@@ -184,16 +184,24 @@ def _summary(job: Job, facts: Mapping[str, dict[str, Any]], race: Race) -> dict[
 
 
 def _difference(theirs: Any, ours: Any) -> float | None:
-    """The largest difference of two results relative to the largest number; None if there is no such number."""
+    """The largest difference relative to the largest number; None if one is not finite or the shapes differ."""
     if theirs.shape != ours.shape or not (np.isfinite(theirs).all() and np.isfinite(ours).all()):
         return None
     return float(np.abs(theirs - ours).max(initial=0) / max(float(np.abs(ours).max(initial=0)), 1e-30))
 
 
+MOST = {"batch": 4096, "threads": 256, "bursts": 10_000}
+
+
+def check_counts(**counts: int) -> None:
+    """Refuse a batch, threads or bursts out of range."""
+    for name, value in counts.items():
+        if not 1 <= value <= MOST[name]:
+            raise ValueError(f"{name} is {value}, must be 1 to {MOST[name]}")
+
+
 def _check(where: str, *, batch: int, threads: int, bursts: int, seconds: float, size: int | None) -> None:
-    for name, value, most in (("batch", batch, 4096), ("threads", threads, 256), ("bursts", bursts, 10_000)):
-        if not 1 <= value <= most:
-            raise ValueError(f"{name} is {value}, must be 1 to {most}")
+    check_counts(batch=batch, threads=threads, bursts=bursts)
     if not 0 < seconds <= 600:
         raise ValueError(f"seconds is {seconds:g}, must be above 0 and at most 600")
     if size is not None and zoo_name(where) is None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from softprune.budget.latency import LatencyTable, LayerTime
 from softprune.budget.profiler import PrunableTensor, first_names, named_tensors, prunable_tensors
-from softprune.deploy.bench.contest import zoo_name
+from softprune.deploy.bench.contest import check_counts, zoo_name
 from softprune.deploy.bench.race import Roofline, layers, run_burst
 from softprune.deploy.engine.inference import Engine, load
 from softprune.deploy.engine.library import library
@@ -146,9 +146,7 @@ def _checked(densities: Sequence[float], *, threads: int, batch: int) -> tuple[f
     points = tuple(float(d) for d in densities)
     if len(points) < 2 or list(points) != sorted(set(points)) or not (points[0] > 0 and points[-1] <= 1):
         raise ValueError(f"densities must be two or more that rise within (0, 1], got {list(densities)}")
-    for name, value, most in (("threads", threads, 256), ("batch", batch, 4096)):
-        if not 1 <= value <= most:
-            raise ValueError(f"{name} is {value}, must be 1 to {most}")
+    check_counts(threads=threads, batch=batch)
     if library() is None:
         raise ImportError(
             "a table of times needs the compiled kernels: with a C++ compiler installed, "

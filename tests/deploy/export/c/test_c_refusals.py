@@ -81,7 +81,7 @@ def test_managed_models_are_refused_until_they_are_baked(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "2fast", "fast grnn", "fast-grnn", "größe", "_x", "int", "../x", "a" * 21])
 def test_names_that_c_does_not_take(name, tmp_path):
-    with pytest.raises(ValueError, match=r"is no C identifier|take 20 at most"):
+    with pytest.raises(ValueError, match=r"is not a C identifier|take 20 at most"):
         export_c(small(), tmp_path / "c", example=EXAMPLE, name=name)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Operations that move elements: reshapes, permutations, slices, joins; and constants that are as many as the batch."""
+"""Operations that move elements: reshapes, permutations, slices, joins; and constants with one part per sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.fx import Node
 from softprune.deploy.export.translate import GraphBuilder, Rules, UnsupportedError, aten
 from softprune.deploy.format.graph import SymbolicShape
 
-# Constants that are as many as the batch.
+# Constants with one part per sample.
 
 
 def filled(builder: GraphBuilder, shape: SymbolicShape, content: Tensor) -> str:
@@ -31,7 +31,7 @@ def _batch_zeros(builder: GraphBuilder, ndim: int, axis: int) -> str:
     """Zeros, one per sample, along one axis of a shape of ones.
 
     The format knows the size of the batch only through values, so the zeros are made of the first number of each
-    sample: bounded first, because infinity times zero would be no zero.
+    sample: bounded first, because infinity times zero is not zero.
     """
     value = next(iter(builder.graph.inputs))
     for position in range(1, len(builder.shape(value))):
@@ -143,7 +143,7 @@ def _stack(builder: GraphBuilder, parts: Sequence[Node], axis: int = 0) -> str:
 
 
 def _with_axes(builder: GraphBuilder, x: Node, ndim: int) -> str:
-    """A value with axes of size 1 in front, as many as are missing."""
+    """A value with axes of size 1 in front, up to so many axes."""
     return builder.reshape(x, (1,) * (ndim - len(builder.shape(x))) + builder.shape(x))
 
 

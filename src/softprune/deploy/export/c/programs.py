@@ -55,7 +55,7 @@ def check_identifier(name: str) -> str:
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or _KEYWORD.fullmatch(name):
         raise ValueError(
-            f"the name {name!r} is no C identifier: take letters, digits and _, a letter first, and no keyword of C"
+            f"the name {name!r} is not a C identifier: take letters, digits and _, a letter first, and no C keyword"
         )
     if len(name) > LONGEST:
         raise ValueError(f"the name {name!r} has {len(name)} characters: take {LONGEST} at most")
