@@ -24,7 +24,6 @@ class Channels:
         self._pins: dict[int, str] = {}
 
     def fresh(self, count: int) -> list[int]:
-        """So many new ones."""
         first = len(self._above)
         self._above.extend(range(first, first + count))
         return list(range(first, first + count))
@@ -56,7 +55,6 @@ class Channels:
 
     @property
     def count(self) -> int:
-        """How many numbers were given out."""
         return len(self._above)
 
 
@@ -106,11 +104,7 @@ class Reader:
 
 
 class Values:
-    """Those of a network as it is.
-
-    Args:
-        model: the network.
-    """
+    """Those of a network as it is."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -164,17 +158,15 @@ def _taps(weight: Tensor) -> Tensor:
     return weight.reshape(*weight.shape[:2], math.prod(weight.shape[2:]))
 
 
-# The tape: how the constants that channels hold follow from each other, step by step.
-#
-# It is recorded once. Played with the values of a network it tells what each channel holds; played with other values,
-# what it would hold.
-
-
 Step = Callable[..., Tensor]
 
 
 class Tape:
-    """Steps, each of which makes one vector, in double precision with NaN for what is no constant, of earlier ones."""
+    """How the constants that channels hold follow from each other: steps that each make one vector of earlier ones.
+
+    Vectors are in double precision, with NaN for what is not a constant. The tape is recorded once. Played with the
+    values of a network it tells what each channel holds; played with other values, what it would hold.
+    """
 
     def __init__(self) -> None:
         self._steps: list[tuple[Step, tuple[int, ...]]] = []
@@ -197,12 +189,9 @@ class Tape:
         return made
 
 
-# The walk: through the operations of a network, following its channels.
-
-
 @dataclass
 class Walk:
-    """All that is known so far.
+    """What is known of a network so far, as its channels are followed through its operations.
 
     Args:
         model: the network that the program was made of.
@@ -257,7 +246,6 @@ class Walk:
 
 
 def begin(model: nn.Module, program: ExportedProgram) -> Walk:
-    """A walk that has not begun."""
     kinds = (InputKind.PARAMETER, InputKind.BUFFER)
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind in kinds]
     return Walk(model, {spec.arg.name: str(spec.target) for spec in specs})  # type: ignore[union-attr]

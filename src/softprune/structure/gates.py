@@ -56,12 +56,10 @@ class Gate(nn.Module):
 
     @property
     def owner(self) -> Importance:
-        """What holds the importances."""
         return self._shared[0]
 
     @property
     def importances(self) -> Tensor:
-        """Those of now."""
         m: Tensor = self.owner.m
         return m
 
@@ -154,11 +152,8 @@ def is_importance(module: nn.Module, tensor: str) -> bool:
     return tensor == VECTOR and (isinstance(module, Importance) or learns_rank(module))
 
 
-# Folding: layers whose ranks were managed become as small as they can be stored.
-#
-# How a layer does that it says itself, by a method ``folded()`` that returns the smaller layer. That is all that is
-# known
-# here of layers of low rank, so that those of others can do the same.
+# Folding: layers whose ranks were managed become as small as they can be stored. How a layer does that it says itself
+# by a method ``folded()``. That is all that is known here of layers of low rank, so that others' can do the same.
 
 
 @runtime_checkable
@@ -170,15 +165,7 @@ class Foldable(Protocol):
 
 
 def fold_ranks(model: nn.Module, targets: Iterable[Target]) -> nn.Module:
-    """Replace the layers whose directions these targets are, in place.
-
-    Args:
-        model: no longer managed.
-        targets: what was managed.
-
-    Returns:
-        The model; or, if it is itself such a layer, the smaller layer.
-    """
+    """Replace the layers whose directions these targets were, in place; a model that is such a layer itself by it."""
     learnt = {module for t in targets for module, tensor in t.sites if tensor == VECTOR and learns_rank(module)}
     made: dict[nn.Module, nn.Module] = {}  # a layer that is used at two places stays one
 

@@ -115,9 +115,6 @@ class StoredUnits(JointCost):
         return found
 
 
-# Filters: what a network costs once its dead filters are cut out of it and of all that read them.
-
-
 @dataclass(frozen=True, eq=False)
 class GatedFilters:
     """The filters that a part decides on.
@@ -138,7 +135,7 @@ class GatedFilters:
 
 
 class FilterCost(JointCost):
-    """What `softprune.shrink` leaves.
+    """What a network costs once its dead filters are cut out of it and of all that read them: what `shrink` leaves.
 
     Whether a constant can go may depend on biases and norms: they are read when this is made, and by `now`.
 

@@ -40,6 +40,9 @@ class UnitKind(ABC):
         units: as the user gave them.
     """
 
+    # Goals that are numbers of these units.
+    _numbers = "Sparsity(...)"
+
     def __init__(self, units: Units) -> None:
         self.units = units
 
@@ -56,8 +59,6 @@ class UnitKind(ABC):
                     f"{type(method).__name__} divides a number of units over the tensors, {goal} is none: "
                     f"give it a {self._numbers}"
                 )
-
-    _numbers = "Sparsity(...)"
 
     def gates(self, model: nn.Module, example: Any) -> list[Gated]:
         """Where gates go; nowhere if layers bring their importances.
@@ -249,18 +250,20 @@ class RankKind(UnitKind):
                 return None
             layers: dict[str, Any] = {path: m for path, m in model.named_modules() if learns_rank(m)}
             paths = {layer: path for path, layer in layers.items()}
-            stored = [partial(_stored, target.module) for target in targets]
+            stored: list[Any] = [target.module.stored_weights for target in targets]
             sizes = [target.shape.numel() for target in targets]
             # The other layers of low rank, each with the rank that it has; those with goals of their own count apart.
             ours = {target.module for target in (*targets, *others)}
-            fixed = {path: _stored(layer, layer.down.shape[0]) for path, layer in layers.items() if layer not in ours}
+            fixed = {
+                path: layer.stored_weights(layer.down.shape[0]) for path, layer in layers.items() if layer not in ours
+            }
             if goal.measure != "macs":
-                factors = sum(p.numel() for layer in layers.values() for p in _factors(layer))
-                rest = params - factors + sum(fixed.values()) if goal.measure == "params" else 0
-                return StoredUnits(sizes, stored, rest)
+                factors = [p for layer in layers.values() for p in (layer.up, layer.down, layer.m) if p is not None]
+                rest = params - sum(p.numel() for p in factors) + sum(fixed.values())
+                return StoredUnits(sizes, stored, rest if goal.measure == "params" else 0)
             uses = low_rank_uses(model, example, layers)
             for target in others:
-                fixed[paths[target.module]] = _stored(target.module, target.shape.numel())
+                fixed[paths[target.module]] = layers[paths[target.module]].stored_weights(target.shape.numel())
             rest = uses.other_macs + sum(count * uses.vectors[path] for path, count in fixed.items())
             each = [uses.vectors[paths[target.module]] for target in targets]
             return StoredUnits(sizes, [partial(_times, one, use) for one, use in zip(stored, each, strict=True)], rest)
@@ -336,16 +339,8 @@ def _of_rank(layer: nn.Module, m: Tensor | None) -> int:
     return int(layer.stored_params(directions))  # type: ignore[operator]
 
 
-def _stored(layer: Any, rank: int) -> int:
-    return int(layer.stored_weights(rank))
-
-
-def _times(stored: Any, uses: int, rank: int) -> int:
-    return int(stored(rank) * uses)
-
-
-def _factors(layer: Any) -> list[nn.Parameter]:
-    return [p for p in (layer.up, layer.down, layer.m) if p is not None]
+def _times(stored: Callable[[int], int], uses: int, rank: int) -> int:
+    return stored(rank) * uses
 
 
 def _watched(model: nn.Module, example: Any) -> tuple[dict[nn.Module, nn.Module], set[nn.Module]]:

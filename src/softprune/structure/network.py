@@ -114,9 +114,6 @@ def network(walk: Walk) -> Network:
     return Network(places, pools, channels.pins(), channels.count, walk.tape)
 
 
-# Following: a walk from the inputs of a network to its outputs.
-
-
 RULES = {**rules.ELEMENTWISE, **rules_layout.RULES, **rules.LAYERS}
 
 
@@ -163,13 +160,7 @@ def _step(walk: Walk, node: Node) -> None:
 
 @dataclass(frozen=True)
 class Left:
-    """Dead channels that stay.
-
-    Attributes:
-        path: the layer that makes them.
-        count: how many.
-        why: the reason.
-    """
+    """Dead channels that stay, and the layer that makes them."""
 
     path: str
     count: int
