@@ -219,8 +219,7 @@ def layer_macs(runs: Sequence[Run], *, against: Sequence[Budget] = ()) -> Chart:
 
 def tensor_costs(runs: Sequence[Run]) -> dict[str, TensorCost]:
     """Shapes and multiply-adds by tensor, as far as the runs know them; of two runs the first is asked."""
-    profiles = [run.budget.profile for run in reversed(runs) if run.budget is not None]
-    return {cost.name: cost for profile in profiles if profile is not None for cost in profile}
+    return {cost.name: cost for run in reversed(runs) for cost in run.profile or ()}
 
 
 def last_densities(run: Run) -> Mapping[str, float]:

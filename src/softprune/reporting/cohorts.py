@@ -129,10 +129,8 @@ class Cohort:
     @property
     def dense_macs(self) -> int | None:
         """Multiply-adds of the dense network, as the profile of a run has them."""
-        for run in (run for group in self.groups for run in group.runs):
-            if run.budget is not None and run.budget.profile is not None and run.budget.profile.counted:
-                return run.budget.profile.total_macs()
-        return None
+        profiles = (run.profile for group in self.groups for run in group.runs)
+        return next((profile.total_macs() for profile in profiles if profile is not None and profile.counted), None)
 
 
 def cohorts(runs: Iterable[Run]) -> list[Cohort]:

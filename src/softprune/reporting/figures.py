@@ -18,15 +18,10 @@ Where = str | os.PathLike[str] | Run
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawn chart, which a notebook shows by itself.
-
-    Args:
-        chart: the values.
-        svg: the picture as the text of an SVG file.
-    """
+    """A drawn chart, which a notebook shows by itself."""
 
     chart: Chart
-    svg: str
+    svg: str  # the picture as the text of an SVG file
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -82,10 +77,7 @@ def figure(name: str, runs: Where | Iterable[Where]) -> Figure:
 
 
 def save_figures(charts: Sequence[Chart], folder: Path) -> list[Path]:
-    """Write NAME.svg of every chart into a folder, which is made if it is not there.
-
-    Returns:
-        The files, in the order of the charts. The same charts give the same bytes.
+    """Write NAME.svg of every chart into a folder, which is made if needed; the same charts give the same bytes.
 
     Raises:
         ValueError: if two charts have one name, or a name cannot be that of a file. Nothing is written then.

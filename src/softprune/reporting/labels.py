@@ -148,7 +148,7 @@ def setting(config: Mapping[str, Any]) -> str:
 
 
 def model_and_data(config: Mapping[str, Any]) -> dict[str, str]:
-    """The values of model and data by dotted key, to say what sections differ in."""
+    """The values of model and data by dotted key."""
     return {k: v for k, v in flat(config).items() if k.partition(".")[0] in ("model", "data") and _matters(k)}
 
 

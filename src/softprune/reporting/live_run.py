@@ -27,12 +27,6 @@ RECENT = 20  # logged steps that the speed is taken from
 class Tail:
     """The whole lines of a file that may grow, appear later, or be replaced by a shorter one.
 
-    Args:
-        path: of the file.
-
-    Attributes:
-        behind: whether the last read has left something for the next one.
-
     Example:
         tail = Tail(Path("runs/a/metrics.jsonl"))
         lines, anew = tail.read()  # all of it
@@ -41,7 +35,7 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.behind = False
+        self.behind = False  # whether the last read has left something for the next one
         self._place = 0
         self._file: tuple[int, int] | None = None
         self._part = b""
@@ -69,28 +63,17 @@ class Tail:
 
 
 class WatchedRun:
-    """What a run folder says; `look` reads what was added since the last look.
-
-    Attributes:
-        config: config.yaml, empty before it is there.
-        result: result.json, empty before it is there.
-        losses: of logged steps.
-        accuracies: of epochs.
-        sparsities: of epochs, of all managed weights or other units.
-        layers: the last row of layers.csv of every tensor, by name.
-        densities: of every tensor, by epoch.
-    """
+    """What a run folder says; `look` reads what was added since the last look."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config: Mapping[str, Any] = {}
+        self.config: Mapping[str, Any] = {}  # empty before its file is there, as is the result
         self.result: Mapping[str, Any] = {}
         self._metrics, self._table = Tail(path / METRICS), Tail(path / LAYERS)
         self._forget_metrics()
         self._forget_layers()
 
     def look(self) -> None:
-        """Read what is new."""
         if not self.config:
             self.config = read_object(self.path / CONFIG, [], optional=True)
         if not self.result:
@@ -178,17 +161,17 @@ class WatchedRun:
         self.step, self.epoch, self.seconds = 0, 0, 0.0
         self.rate: float | None = None
         self.macs: float | None = None
-        self.losses: deque[float] = deque(maxlen=HISTORY)
+        self.losses: deque[float] = deque(maxlen=HISTORY)  # of logged steps; the others of epochs
         self.accuracies: deque[float] = deque(maxlen=HISTORY)
-        self.sparsities: deque[float] = deque(maxlen=HISTORY)
+        self.sparsities: deque[float] = deque(maxlen=HISTORY)  # of all managed weights or other units
         self._times: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._exact: float | None = None
         # A step in the n-th epoch bounds the steps of an epoch from below and from above.
         self._low, self._high = 1.0, math.inf
 
     def _forget_layers(self) -> None:
-        self.layers: dict[str, Mapping[str, str]] = {}
-        self.densities: dict[str, deque[float]] = {}
+        self.layers: dict[str, Mapping[str, str]] = {}  # the last row of every tensor, by name
+        self.densities: dict[str, deque[float]] = {}  # of every tensor, by epoch
         self._columns: Sequence[str] = ()
 
     def _add_metrics(self, lines: Sequence[str]) -> None:
@@ -229,11 +212,10 @@ class WatchedRun:
                 return
             except csv.Error:  # a cell longer than any name
                 continue
-            if not self._columns:
-                self._columns = cells
-            elif len(cells) == len(self._columns):
-                row = dict(zip(self._columns, cells, strict=True))
-                name, density = row.get("name", ""), known(row.get("density"))
-                self.layers[name] = row
-                if density is not None:
-                    self.densities.setdefault(name, deque(maxlen=HISTORY)).append(density)
+            self._columns = self._columns or cells
+            if cells is self._columns or len(cells) != len(self._columns):
+                continue
+            row = dict(zip(self._columns, cells, strict=True))
+            self.layers[row.get("name", "")] = row
+            if (density := known(row.get("density"))) is not None:
+                self.densities.setdefault(row.get("name", ""), deque(maxlen=HISTORY)).append(density)

@@ -28,11 +28,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def render(template: str | Path, /, **values: Any) -> str:
-    """Fill a template that extends ``base.html``; everything is escaped.
-
-    Args:
-        template: a name in the folder ``templates``, or the path of a template from elsewhere.
-        values: what the template needs; ``base.html`` says what it takes itself.
+    """Fill a template, by its name in ``templates`` or its path, that extends ``base.html``; everything is escaped.
 
     Example:
         >>> page = render("base.html", title="Nothing yet")
@@ -48,7 +44,7 @@ def render(template: str | Path, /, **values: Any) -> str:
 
 
 def refuse_place(out: Path, *, example: str) -> None:
-    """Raise for a place where no page can be written, with a name that would do."""
+    """Raise a ValueError for a place where no page can be written."""
     if out.is_dir() or not out.parent.is_dir():
         why = "is a folder" if out.is_dir() else f"cannot be written: there is no folder {out.parent}"
         raise ValueError(f"{out} {why}; name an HTML file, such as {example}")
@@ -82,11 +78,7 @@ def _joined(names: tuple[str, ...]) -> Any:
 
 
 class FollowServer(ThreadingHTTPServer):
-    """Serves one page on the loopback address.
-
-    Args:
-        make: makes the page; called for every request, never twice at once.
-        port: 0 for any that is free.
+    """Serves the page that ``make`` makes at every request on the loopback address; port 0 takes any that is free.
 
     Example:
         with FollowServer(lambda: report_page(runs, follow=5)) as server:
@@ -155,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are not worth a line each."""
+        """Nothing: requests are not worth a line each."""
 
 
 def is_loopback(host: str | None) -> bool:

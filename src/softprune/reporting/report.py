@@ -42,7 +42,7 @@ def reference_budgets(names: Iterable[str], runs: Sequence[Run]) -> list[Budget]
     wanted = list(dict.fromkeys(names))
     if not wanted:
         return []
-    own = next((run.budget for run in runs if run.budget is not None and run.budget.profile is not None), None)
+    own = next((run.budget for run in runs if run.profile is not None), None)
     if own is None or own.profile is None:
         raise ValueError(f"no {BUDGET} tells the layers of these runs yet, so {wanted[0]} cannot be set beside them")
     return [_reference(name, own, own.profile) for name in wanted]

@@ -8,20 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from softprune import records
 from softprune.budget.budget import Budget
+from softprune.budget.costs import Profile
 from softprune.budget.units import UnitWords, unit_words
-from softprune.records import (
-    BENCH_FORMAT,
-    BENCH_VERSION,
-    BUDGET,
-    CONFIG,
-    ENVIRONMENT,
-    LATENCY,
-    LAYERS,
-    METRICS,
-    OUR_ENGINE,
-    RESULT,
-)
 from softprune.records import BenchKey as Key
 from softprune.reporting.labels import configured_units, goal_text, label, method_name, model_name
 from softprune.reporting.reading import known, mapping, number, read_object, read_rows, read_table
@@ -131,6 +121,10 @@ class Run:
     def finished(self) -> bool:
         return bool(self.result)
 
+    @property
+    def profile(self) -> Profile | None:
+        return self.budget.profile if self.budget is not None else None
+
     # Values after the last epoch; None if unknown.
 
     @property
@@ -177,16 +171,16 @@ def read_run(path: Path) -> Run:
     """
     run = read_outcome(path)
     problems = list(run.problems)
-    if run.method != "dense" and not (path / BUDGET).exists():
-        problems.append(f"{BUDGET} is missing; it is written after the first epoch.")
-    rows = read_rows(path / METRICS, problems)
+    if run.method != "dense" and not (path / records.BUDGET).exists():
+        problems.append(f"{records.BUDGET} is missing; it is written after the first epoch.")
+    rows = read_rows(path / records.METRICS, problems)
     return replace(
         run,
-        environment=read_object(path / ENVIRONMENT, problems),
+        environment=read_object(path / records.ENVIRONMENT, problems),
         steps=tuple(row for row in rows if row.get("kind") == "step"),
         epochs=tuple(row for row in rows if row.get("kind") == "epoch"),
-        layers=_layers(path / LAYERS, problems),
-        latency=read_times(path / LATENCY, problems),
+        layers=_layers(path / records.LAYERS, problems),
+        latency=read_times(path / records.LATENCY, problems),
         problems=tuple(problems),
     )
 
@@ -197,16 +191,16 @@ def read_outcome(path: Path) -> Run:
     Raises:
         ValueError: if the folder has no config.yaml.
     """
-    if not (path / CONFIG).is_file():
-        raise ValueError(f"{path} holds no run: it has no {CONFIG}")
+    if not (path / records.CONFIG).is_file():
+        raise ValueError(f"{path} holds no run: it has no {records.CONFIG}")
     problems: list[str] = []
-    config = read_object(path / CONFIG, problems)
-    result = read_object(path / RESULT, problems, optional=True)
+    config = read_object(path / records.CONFIG, problems)
+    result = read_object(path / records.RESULT, problems, optional=True)
     budget = None
     try:
-        budget = Budget.load(path / BUDGET) if (path / BUDGET).exists() else None
+        budget = Budget.load(path / records.BUDGET) if (path / records.BUDGET).exists() else None
     except (ValueError, OSError, RecursionError) as error:
-        problems.append(f"{BUDGET} cannot be used: {error}")
+        problems.append(f"{records.BUDGET} cannot be used: {error}")
     return Run(path, path.resolve().name, config, result, budget, tuple(problems))
 
 
@@ -221,9 +215,9 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for path in paths:
-        here = [path] if (path / CONFIG).is_file() else _below(path)
+        here = [path] if (path / records.CONFIG).is_file() else _below(path)
         if not here:
-            what = f"holds no run: no folder in it has a {CONFIG}" if path.is_dir() else "is not a folder"
+            what = f"holds no run: no folder in it has a {records.CONFIG}" if path.is_dir() else "is not a folder"
             raise ValueError(f"{path} {what}; name a run folder, or a folder of run folders")
         for run in here:
             found.setdefault(run.resolve(), run)
@@ -233,7 +227,7 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 def _below(path: Path) -> list[Path]:
     runs = []
     for folder, names, files in os.walk(path):
-        if CONFIG in files:
+        if records.CONFIG in files:
             runs.append(Path(folder))
             names.clear()  # a run holds no other run
     return runs
@@ -269,17 +263,19 @@ def read_times(path: Path, problems: list[str]) -> MeasuredTimes | None:
     read = read_object(path, problems)
     if len(problems) > before and not read:
         return None
-    if read.get("format") != BENCH_FORMAT:
+    if read.get("format") != records.BENCH_FORMAT:
         named = {name: value for name, given in read.items() if name.endswith("_ms") and (value := known(given))}
         if not named:
             problems.append(f"{path.name} holds no times: `softprune bench model.spx --out {path.name}` writes some.")
         return MeasuredTimes(named=named) if named else None
-    if read.get("version") != BENCH_VERSION:
-        problems.append(f"{path.name} has version {_short(read.get('version'))}; this release reads {BENCH_VERSION}.")
+    if read.get("version") != records.BENCH_VERSION:
+        problems.append(
+            f"{path.name} has version {_short(read.get('version'))}; this release reads {records.BENCH_VERSION}."
+        )
         return None
     engines = _engines(read, path.name, problems)
     if not engines:
-        problems.append(f"{path.name} holds no time of {OUR_ENGINE}.")
+        problems.append(f"{path.name} holds no time of {records.OUR_ENGINE}.")
         return None
     microseconds = _layer_times(read.get(Key.LAYERS), path.name, problems)
     return MeasuredTimes(engines, _conditions(read), microseconds, known(read.get(Key.ROOFLINE_SHARE)))
@@ -288,7 +284,7 @@ def read_times(path: Path, problems: list[str]) -> MeasuredTimes | None:
 def _engines(read: Mapping[str, Any], file: str, problems: list[str]) -> tuple[EngineTime, ...]:
     engines, ratios = mapping(read.get(Key.ENGINES)), mapping(read.get(Key.RATIOS))
     found, bad = [], 0
-    for name in sorted(engines, key=lambda engine: engine != OUR_ENGINE):
+    for name in sorted(engines, key=lambda engine: engine != records.OUR_ENGINE):
         facts, ratio = mapping(engines[name]), mapping(ratios.get(name))
         best, median = known(facts.get(Key.SECONDS)), known(facts.get(Key.MEDIAN))
         if best is None or best <= 0:
@@ -299,7 +295,7 @@ def _engines(read: Mapping[str, Any], file: str, problems: list[str]) -> tuple[E
         found.append(EngineTime(_short(name), 1e3 * best, None if median is None else 1e3 * median, *counts, *spread))
     if bad:
         problems.append(f"{file}: {bad} engines have no time and are left out.")
-    return tuple(found) if found and found[0].engine == OUR_ENGINE else ()
+    return tuple(found) if found and found[0].engine == records.OUR_ENGINE else ()
 
 
 def _layer_times(rows: object, file: str, problems: list[str]) -> dict[str, float]:

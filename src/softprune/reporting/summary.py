@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ LONG = 10**7
 
 def dense_bytes(run: Run) -> int | None:
     """Bytes of all parameters in float32; None if the network is not known, as where its profile counts units."""
-    profile = run.budget.profile if run.budget else None
+    profile = run.profile
     return None if profile is None or not run.words.costed else FLOAT * (profile.params + profile.other_params)
 
 
@@ -30,11 +30,11 @@ def packed_bytes(run: Run) -> int | None:
 
     Of these the smaller one counts, and a tensor that is smaller dense stays dense.
     """
-    budget = run.budget
-    if budget is None or budget.profile is None or not run.words.costed:
+    budget, profile = run.budget, run.profile
+    if budget is None or profile is None or not run.words.costed:
         return None
-    total = FLOAT * budget.profile.other_params
-    for cost in budget.profile:
+    total = FLOAT * profile.other_params
+    for cost in profile:
         kept = round(budget[cost.name] * cost.params)
         total += min(FLOAT * cost.params, FLOAT * kept + min(-(-cost.params // 8), POSITION * kept))
     return total
@@ -42,8 +42,7 @@ def packed_bytes(run: Run) -> int | None:
 
 def checkpoint(run: Run) -> Path | None:
     """The path of the last checkpoint; None without one."""
-    last = run.result.get("last")
-    named = last.get("checkpoint") if isinstance(last, Mapping) else None
+    named = part(run.result, "last").get("checkpoint")
     folder = run.path / CHECKPOINTS
     if isinstance(named, str):
         # Only a file of this folder: a result of unknown origin shall not name another.
@@ -125,9 +124,8 @@ def duration(seconds: float) -> str:
 
 def total_units(run: Run) -> int | None:
     """All managed weights, or other units; None if unknown."""
-    profile = run.budget.profile if run.budget else None
-    if profile is not None:
-        return profile.params
+    if run.profile is not None:
+        return run.profile.params
     if run.params and run.sparsity is not None and run.sparsity < 1:
         return round(run.params / (1 - run.sparsity))
     return None
@@ -139,7 +137,7 @@ def cards(run: Run) -> list[Card]:
 
 
 def _cards(run: Run) -> Iterator[Card]:
-    profile, what = run.budget.profile if run.budget else None, run.words.plural
+    profile, what = run.profile, run.words.plural
     if run.accuracy is not None:
         best = known(part(run.result, "best").get("accuracy"))
         more = "after the last evaluated epoch" if best is None else f"after the last epoch; best epoch {percent(best)}"

@@ -191,17 +191,17 @@ def _series(frame: Frame, chart: Chart, at: int, style: SeriesStyle) -> str:
     ]
     place = abs(frame.x(frame.x.low + 1) - frame.x(frame.x.low)) if not frame.x.log else 8.0
     room = 0.8 * place / max(len(beside), 1)
-    drawn = [(x, y) for piece in pieces(points) for x, y in piece]
+    seen = [(x, y) for piece in pieces(points) for x, y in piece]
     parts = [f'<g class="series {style.classes}" data-series="{at}">']
     if series.mark == "bars" and room >= _NARROWEST:
         base = pixel(frame.y(max(frame.y.low, 0.0)) if not frame.y.log else frame.y.start)
         wide = max(room - 1, 1)
-        bars = (f"M{pixel(x - wide / 2)},{base}V{pixel(y)}h{pixel(wide)}V{base}z" for x, y in drawn)
+        bars = (f"M{pixel(x - wide / 2)},{base}V{pixel(y)}h{pixel(wide)}V{base}z" for x, y in seen)
         parts.append(f'<path class="bars" d="{"".join(bars)}"/>')
     elif series.mark != "points":
         parts.append(f'<path class="line" d="{line(points, step=series.mark == "step")}"/>')
     if marked(chart, series):
-        marks = (f"M{pixel(x)},{pixel(y)}{MARKERS[style.marker]}" for x, y in drawn)
+        marks = (f"M{pixel(x)},{pixel(y)}{MARKERS[style.marker]}" for x, y in seen)
         parts.append(f'<path class="marks" d="{"".join(marks)}"/>')
     if series.spread:
         ends = [
