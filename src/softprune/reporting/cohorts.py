@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
 
-from softprune.reporting.labels import configured_goal, knobs, model_and_data, part, setting, traits, varying
+from softprune.reporting.labels import configured_goal, knobs, model_and_data, part, traits, varying
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 
@@ -135,13 +135,13 @@ class Cohort:
 
 def cohorts(runs: Iterable[Run]) -> list[Cohort]:
     """Finished runs by network and data, the cohort with most runs first; others are left out."""
-    by_setting: dict[str, list[Run]] = {}
+    alike: dict[frozenset[tuple[str, str]], list[Run]] = {}
     for run in runs:
         if run.finished and run.accuracy is not None:
-            by_setting.setdefault(setting(run.config), []).append(run)
-    ordered = sorted(by_setting.values(), key=len, reverse=True)
+            alike.setdefault(frozenset(model_and_data(run.config).items()), []).append(run)
+    ordered = sorted(alike.values(), key=len, reverse=True)
     titles = _titles([members[0] for members in ordered])
-    found = [_section(title, members) for title, members in zip(titles, ordered, strict=True)]
+    found = [_cohort(title, members) for title, members in zip(titles, ordered, strict=True)]
     many = len({label for cohort in found for label in cohort.labels}) > MOST_FAMILIES
     if not many:
         return found
@@ -161,7 +161,7 @@ def _titles(firsts: Sequence[Run]) -> list[str]:
     return titles
 
 
-def _section(title: str, runs: Sequence[Run]) -> Cohort:
+def _cohort(title: str, runs: Sequence[Run]) -> Cohort:
     notes: list[str] = []
     dense = [run for run in runs if run.method == DENSE]
     pruned = [run for run in runs if run.method != DENSE]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,22 +32,20 @@ from softprune.reporting.tables import Column, Table, TableCell, Value
 
 def compare_table(cohort: Cohort, *, name: str = "matched") -> Table:
     """Accuracy of every method at every level, with the best of each level marked and multiply-adds beside."""
-    found = levels(cohort)
-    by_level = [at_level(cohort, level) for level in found]
-    tops = [max((group.accuracy.mean for group in row.values()), default=math.nan) for row in by_level]
-    cells: dict[str, list[Value]] = {
-        label: [
-            _accuracy(row[label], len(variants(cohort, label, level)), best=row[label].accuracy.mean == top)
-            if label in row
-            else None
-            for level, row, top in zip(found, by_level, tops, strict=True)
-        ]
-        for label in cohort.labels
-    }
-    dense = cohort.dense
-    words = "" if dense is None else f" The dense network has {_written(dense.accuracy)}."
+
+    def cell(label: str, level: float, there: Mapping[str, SeedGroup]) -> Value:
+        if label not in there:
+            return None
+        group, number = there[label], len(variants(cohort, label, level))
+        macs = f"{group.macs.mean:,.0f} MACs" if group.macs.n else ""
+        chosen = f"best of {number} settings" if number > 1 else ""
+        best = group.accuracy.mean == max(other.accuracy.mean for other in there.values())
+        more = ", ".join(word for word in (macs, chosen) if word)
+        return TableCell(_written(group.accuracy), more, group.accuracy.mean, best)
+
+    words = "" if cohort.dense is None else f" The dense network has {_written(cohort.dense.accuracy)}."
     caption = "Accuracy at the same sparsity: mean \u00b1 standard deviation over n runs; the best of a column is bold."
-    return _by_level(name, caption + words, cohort, found, cells)
+    return _by_level(name, caption + words, cohort, cell)
 
 
 def reference(cohort: Cohort) -> str:
@@ -60,30 +57,33 @@ def reference(cohort: Cohort) -> str:
 def differences(cohort: Cohort, *, name: str = "differences", to: str | None = None) -> Table | None:
     """Accuracy of each method minus that of ``to``, by default `reference`, paired by seed; None without pairs."""
     base = reference(cohort) if to is None else to
-    found = levels(cohort)
-    by_level = [at_level(cohort, level) for level in found]
-    cells: dict[str, list[Value]] = {
-        label: [_difference(row[label], row[base]) if label in row and base in row else None for row in by_level]
-        for label in cohort.labels
-        if label != base
-    }
-    if not any(cell is not None for row in cells.values() for cell in row):
-        return None
+
+    def cell(label: str, level: float, there: Mapping[str, SeedGroup]) -> Value:
+        if label == base or label not in there or base not in there:
+            return None
+        gap = paired(there[label].by_seed, there[base].by_seed)
+        if not gap.pairs:
+            return None
+        text = f"{100 * gap.mean:+.2f}" + (f" \u00b1 {100 * gap.half:.2f}" if gap.pairs > 1 else "")
+        return TableCell(text, _number(gap.pairs, "pair"), gap.mean)
+
     caption = (
         f"Accuracy minus that of {base} in percentage points: mean of the differences between runs of one seed, with "
         "its 95 % interval (Student's t). An interval that holds 0 says that the two may be equal."
     )
-    return _by_level(name, caption, cohort, found, cells)
+    table = _by_level(name, caption, cohort, cell)
+    return table if table.rows else None
 
 
 def _by_level(
-    name: str, caption: str, cohort: Cohort, found: Sequence[float], cells: Mapping[str, Sequence[Value]]
+    name: str, caption: str, cohort: Cohort, cell: Callable[[str, float, Mapping[str, SeedGroup]], Value]
 ) -> Table:
-    """Methods against levels; a method without any value has no row."""
+    """Methods against levels; ``cell`` gets a label, a level and its groups. A method without any value has no row."""
+    found = {level: at_level(cohort, level) for level in levels(cohort)}
     columns = (Column("method"), *(Column(f"{round(100 * level, 4):g} %", "number") for level in found))
-    rows = {label: (label, *row) for label, row in cells.items() if any(cell is not None for cell in row)}
-    families = tuple(cohort.family(label) for label in rows)
-    return Table(name, caption, columns, tuple(rows.values()), groups=families)
+    cells = {label: [cell(label, *item) for item in found.items()] for label in cohort.labels}
+    rows = {label: (label, *row) for label, row in cells.items() if any(value is not None for value in row)}
+    return Table(name, caption, columns, tuple(rows.values()), groups=tuple(map(cohort.family, rows)))
 
 
 def group_table(cohort: Cohort, *, name: str = "groups") -> Table:
@@ -108,7 +108,7 @@ def group_table(cohort: Cohort, *, name: str = "groups") -> Table:
 
 
 def unfinished_table(runs: Sequence[Run]) -> Table:
-    """The runs that are in no mean, with the reason."""
+    """The runs that are left out of all means, with the reason."""
     columns = (Column("run"), Column("method"), Column("model"), Column("data"), Column("why"))
 
     def why(run: Run) -> str:
@@ -117,28 +117,13 @@ def unfinished_table(runs: Sequence[Run]) -> Table:
         return next((text for text in run.problems if RESULT in text), f"it is not finished: no {RESULT}")
 
     rows = tuple((run.name, run.label, run.model, run.data, why(run)) for run in runs)
-    return Table("unfinished", "Runs that are in no mean.", columns, rows)
+    return Table("unfinished", "Runs that are left out of all means.", columns, rows)
 
 
 def _values(group: SeedGroup) -> tuple[str | float | None, ...]:
     accuracy, kept = group.accuracy, estimate(run.params for run in group.runs)
     means = (group.sparsity.mean, accuracy.mean, accuracy.deviation, group.macs.mean, kept.mean)
     return (group.label, group.goal, len(group.runs), *map(known, means))
-
-
-def _accuracy(group: SeedGroup, number: int, *, best: bool) -> TableCell:
-    macs = f"{group.macs.mean:,.0f} MACs" if group.macs.n else ""
-    chosen = f"best of {number} settings" if number > 1 else ""
-    more = ", ".join(word for word in (macs, chosen) if word)
-    return TableCell(_written(group.accuracy), more, group.accuracy.mean, best)
-
-
-def _difference(group: SeedGroup, base: SeedGroup) -> TableCell | None:
-    gap = paired(group.by_seed, base.by_seed)
-    if not gap.pairs:
-        return None
-    text = f"{100 * gap.mean:+.2f}" + (f" \u00b1 {100 * gap.half:.2f}" if gap.pairs > 1 else "")
-    return TableCell(text, "1 pair" if gap.pairs == 1 else f"{gap.pairs} pairs", gap.mean)
 
 
 def _written(found: Estimate) -> str:
@@ -159,16 +144,11 @@ def write_comparison(
 
     Raises:
         ValueError: if there are no runs, none is finished, or no run has the reference's label.
-
-    Example:
-        write_comparison([Path("runs/target")], Path("compare.html"))
     """
     refuse_place(out, example="compare.html")
     runs = [read_outcome(path) for path in find_runs(paths)]
     page = comparison_page(runs, reference=reference)
-    written: list[Path] = []
-    if figures is not None:
-        written += save_figures(comparison_charts(runs), figures)
+    written = save_figures(comparison_charts(runs), figures) if figures is not None else []
     return [write_text(out, page), *written]
 
 

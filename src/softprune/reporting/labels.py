@@ -136,19 +136,8 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def setting(config: Mapping[str, Any]) -> str:
-    """Model and data as a text: runs whose texts are equal can be compared."""
-    kept = [
-        {k: v for k, v in given.items() if k not in ("root", "workers", "weights")}
-        if isinstance(given, Mapping)
-        else given
-        for given in (config.get("model"), config.get("data"))
-    ]
-    return json.dumps(kept, default=str, sort_keys=True)
-
-
 def model_and_data(config: Mapping[str, Any]) -> dict[str, str]:
-    """The values of model and data by dotted key."""
+    """The values of model and data by dotted key: runs of which they are equal can be compared."""
     return {k: v for k, v in flat(config).items() if k.partition(".")[0] in ("model", "data") and _matters(k)}
 
 

@@ -1,4 +1,4 @@
-"""A run that goes on: what its files say, read as they grow."""
+"""A run that is going: what its files say, read as they grow."""
 
 from __future__ import annotations
 

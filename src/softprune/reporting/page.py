@@ -78,12 +78,7 @@ def _joined(names: tuple[str, ...]) -> Any:
 
 
 class FollowServer(ThreadingHTTPServer):
-    """Serves the page that ``make`` makes at every request on the loopback address; port 0 takes any that is free.
-
-    Example:
-        with FollowServer(lambda: report_page(runs, follow=5)) as server:
-            server.serve_forever()
-    """
+    """Serves the page that ``make`` makes at every request on the loopback address; port 0 takes any that is free."""
 
     daemon_threads = True
 
@@ -116,18 +111,14 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "softprune", ""
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         if not is_loopback(self.headers.get("Host")):
             self._send(HTTPStatus.FORBIDDEN, "this page is for this machine alone\n", "text/plain")
         elif urlsplit(self.path).path != "/":
             self._send(HTTPStatus.NOT_FOUND, "there is only one page, /\n", "text/plain")
         else:
             self._send(*self.server.page(), "text/html")
+
+    do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
     def _send(self, status: HTTPStatus, text: str, kind: str) -> None:
         body = text.encode("utf-8", errors="replace")

@@ -111,16 +111,11 @@ def write_report(
         out: the HTML file; an existing one is replaced.
         against: budgets by name, see `reference_budgets`.
         figures: a folder for the charts as SVG.
-
-    Example:
-        write_report([Path("runs/demo")], Path("report.html"), against=["uniform", "erk"])
     """
     refuse_place(out, example="report.html")
     runs, others = load(paths, against)
     page = report_page(runs, against=others)
-    written: list[Path] = []
-    if figures is not None:
-        written += save_figures(report_charts(runs, against=others), figures)
+    written = save_figures(report_charts(runs, against=others), figures) if figures is not None else []
     return [write_text(out, page), *written]
 
 

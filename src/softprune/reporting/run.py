@@ -164,10 +164,6 @@ def read_run(path: Path) -> Run:
 
     Raises:
         ValueError: if the folder has no config.yaml.
-
-    Example:
-        run = read_run(Path("runs/demo"))
-        run.label, run.sparsity, run.layers["fc.weight"][-1].density
     """
     run = read_outcome(path)
     problems = list(run.problems)
@@ -209,9 +205,6 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 
     Raises:
         ValueError: naming a path that holds none.
-
-    Example:
-        find_runs([Path("runs/a"), Path("sweeps/digits")])
     """
     found: dict[Path, Path] = {}
     for path in paths:
