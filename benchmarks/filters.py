@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import softprune
 from softprune import GMP, STR, Budget, Flops, Units, profile, shrink, sparsify
-from softprune.goals.cost import equal_density
+from softprune.budget.costs import equal_density
 from softprune.nn.small import small_cnn
 from softprune.train.data.digits import FASHION_MNIST, read_mnist
 from softprune.train.data.source import MemorySamples, balanced

@@ -46,8 +46,7 @@ import softprune
 from softprune import STR, Flops, Sparsity
 from softprune.budget.budget import to_json
 from softprune.goals import scan, select
-from softprune.goals.learn import learn, observe
-from softprune.goals.solve import solve
+from softprune.goals.solve import learn, observe, solve
 from softprune.nn.resnet import resnet50
 from softprune.nn.small import small_cnn
 

@@ -40,7 +40,7 @@ _HOMES = {
     "linear": "softprune.goals.schedule",
     "load": "softprune.deploy.engine.inference",
     "masked": "softprune.ops",
-    "plan": "softprune.core.plan",
+    "plan": "softprune.core.sparsify",
     "profile": "softprune.budget.profiler",
     "propose": "softprune.forecast.propose",
     "recalibrate_bn": "softprune.core.bake",

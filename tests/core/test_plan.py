@@ -5,9 +5,8 @@ from by_hand import fingerprint, same_fingerprint
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from softprune.core.plan import plan
 from softprune.core.rule import Rule
-from softprune.core.sparsify import sparsify
+from softprune.core.sparsify import plan, sparsify
 from softprune.methods import STR, KeepZeros
 from softprune.ops import Exp
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from softprune.core.plan import plan
 from softprune.core.rule import Rule, matches
+from softprune.core.sparsify import plan
 from softprune.methods import STR, KeepZeros
 from softprune.ops import Exp
 

@@ -10,9 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
 from softprune.core.bake import bake, managed_targets, remove
-from softprune.core.plan import plan
 from softprune.core.rule import Rule
-from softprune.core.sparsify import sparsify
+from softprune.core.sparsify import plan, sparsify
 from softprune.methods import STR
 from softprune.ops import Sigmoid
 

@@ -3,7 +3,7 @@
 import random
 
 from softprune.budget.latency import LatencyTable, LayerTime
-from softprune.core.plan import managed_names
+from softprune.core.candidates import managed_names
 
 DENSITIES = (0.01, 0.05, 0.1, 0.3, 1.0)
 

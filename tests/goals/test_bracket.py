@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from softprune.goals.cost import PerWeight
+from softprune.budget.costs import PerWeight
 from softprune.goals.scan import rows_of
 from softprune.goals.select import Bounds, Predictor, Sample, density_at_border, sample, sampled_bounds
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import softprune
 from softprune import GMP, STR, Latency, Rule, constant, cubic
-from softprune.goals.cost import AlongCurve, PerWeight
+from softprune.budget.costs import AlongCurve, PerWeight
 from softprune.goals.select import Ranked
 from softprune.methods import DSR, SNIP
 

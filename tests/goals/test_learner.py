@@ -6,10 +6,9 @@ from torch import nn
 
 import softprune
 from softprune import STR, Sparsity, constant
+from softprune.budget.costs import PerWeight
 from softprune.goals.constraint import ConstrainedTensor, Part
-from softprune.goals.cost import PerWeight
-from softprune.goals.learn import KEEP_FORCE, KEEP_PULL, LARGEST_STEP, learn, observe
-from softprune.goals.solve import solve
+from softprune.goals.solve import KEEP_FORCE, KEEP_PULL, LARGEST_STEP, learn, observe, solve
 
 
 def two(first, second, **settings):

@@ -12,10 +12,9 @@ from torch import nn
 
 import softprune
 from softprune import GMP, STR, Params, Rule, Units, constant, cubic, erk, global_magnitude, profile, scaled, uniform
-from softprune.budget.costs import Profile
+from softprune.budget.costs import Cost, PerWeight, Profile
 from softprune.budget.show import budget_sheet
 from softprune.goals.base import Goal
-from softprune.goals.cost import Cost, PerWeight
 from softprune.methods import DSR
 
 OVERHEAD = 100  # bytes that each tensor takes on disk besides its weights

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from softprune.budget.costs import AlongCurve, PerWeight, equal_density
 from softprune.budget.latency import Curve
-from softprune.goals.cost import AlongCurve, PerWeight, equal_density
 from softprune.goals.select import in_order
 
 # Of 10 weights the first five cost 2 each, the others 4, and none of them 1.

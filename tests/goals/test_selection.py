@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selected import selected
 
+from softprune.budget.costs import PerWeight
 from softprune.goals import scan as sweep
 from softprune.goals import select as bracket
 from softprune.goals import select as candidate
-from softprune.goals.cost import PerWeight
 from softprune.goals.select import Ranked
 from softprune.ops import shrink
 

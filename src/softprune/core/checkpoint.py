@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch.distributed as dist
 from torch import Tensor
 
-from softprune.core.freeze import Freezable, freeze_
+from softprune.core.bake import Freezable, freeze_
 from softprune.core.sharding import placed_like, sharded, whole
 from softprune.core.state_file import read_state, write_state
 from softprune.methods.registry import from_config, to_config

@@ -30,7 +30,9 @@ def register(module: nn.Module, tensor: str, transform: nn.Module) -> None:
     raw = module._parameters[tensor]
     assert raw is not None
     base = parametrize.type_before_parametrizations(module)
-    transformed: Any = _OneTransform([transform], raw)
+    # Ours keep shape and dtype; others are tried once.
+    ours = type(transform).__module__.startswith("softprune.")
+    transformed: Any = _OneTransform([transform], raw, unsafe=ours)
     transformed.order = tuple(module._parameters)  # for unregister; survives a copy, as it is no tensor
     del module._parameters[tensor]
     module._parameters = _ParametersLeft(module._parameters)
@@ -91,6 +93,11 @@ def _own_tensors(module: nn.Module) -> list[str]:
     """The tensors under one of our transforms; others of the module may be under torch's own."""
     lists: Any = module.parametrizations
     return [tensor for tensor, transforms in lists.items() if isinstance(transforms[0], Transform)]
+
+
+def inside_compiled(model: nn.Module) -> nn.Module:
+    inner = getattr(model, "_orig_mod", None)  # torch.compile's wrapper
+    return inner if isinstance(inner, nn.Module) else model
 
 
 class Link:

@@ -80,10 +80,8 @@ def matches(match: Match, name: str, module: nn.Module) -> bool:
 
 
 def describe(match: Match) -> str:
-    if isinstance(match, str):
-        return f"the rule {match!r}"
-    if isinstance(match, re.Pattern):
-        return f"the rule r{match.pattern!r}"
+    if isinstance(match, str | re.Pattern):
+        return f"the rule {match!r}" if isinstance(match, str) else f"the rule r{match.pattern!r}"
     return f"the rule {getattr(match, '__name__', match)}"
 
 

@@ -49,7 +49,7 @@ def effective_weight(target: Target) -> Tensor:
 
 @torch.no_grad()
 def settle(target: Target) -> None:
-    """Bring the transform in line with the weights of now. Gathers them only for a transform that looks at them."""
+    """Bring the transform in line with the present weights. Gathers them only for a transform that looks at them."""
     if type(target.transform).settle_ is not Transform.settle_:
         target.transform.settle_(whole(target.raw.detach()))
 
@@ -73,12 +73,8 @@ def refuse_sharded(targets: Sequence[Target], what: str, instead: str) -> None:
 def refuse_split(targets: tuple[Target, ...], thresholds: int, shared: int) -> None:
     """Raise if what several modules shared was torn apart: each would go on with a copy of its own.
 
-    Sharding does that, and so does to_empty() with a model on the meta device.
-
-    Args:
-        targets: the managed tensors.
-        thresholds: how many different thresholds there are.
-        shared: how many there were when the model was sparsified.
+    Sharding does that, and so does to_empty() with a model on the meta device. There are so many different thresholds,
+    `shared` when the model was sparsified.
     """
     where = "call fully_shard on one module that contains all places where it is used, not on the parts"
     instead = f"{where}; after to_empty() tie and then sparsify"

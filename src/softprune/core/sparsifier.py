@@ -18,6 +18,7 @@ from softprune.budget.costs import Profile
 from softprune.budget.show import Sheet, budget_sheet, profile_sheet
 from softprune.budget.units import Units
 from softprune.core import bake as baking
+from softprune.core.bake import Freezable, freeze_
 from softprune.core.checkpoint import load_folder, restore, save_folder, snapshot
 from softprune.core.collapse import (
     Collapse,
@@ -30,24 +31,23 @@ from softprune.core.collapse import (
     find_nonfinite,
     refuse_nonfinite,
 )
-from softprune.core.freeze import Freezable, freeze_
 from softprune.core.groups import learnt, param_groups, place, refuse_optimizers, unchanged_on_error
 from softprune.core.hooks import StepHooks, nonfinite
 from softprune.core.parametrization import Link
-from softprune.core.plan import Plan
 from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
 from softprune.forecast.forecast import Forecast, outlook
 from softprune.goals.constraint import Part, copied
-from softprune.goals.learn import learn, observe
 from softprune.goals.select import keep_largest
-from softprune.goals.solve import solve
+from softprune.goals.solve import learn, observe, solve
 from softprune.methods.base import Context, Method
 from softprune.methods.transforms import Target
-from softprune.structure.gates import behind_gates, is_importance
+from softprune.structure.gates import VECTOR, behind_gates, is_importance
 from softprune.structure.kinds import unit_kind
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from softprune.core.sparsify import Plan
 
 # Steps between two looks that cost a pass over the weights: silent channels, and thresholds that follow.
 INSPECT_EVERY = 100
@@ -83,24 +83,19 @@ class Sparsifier:
         units: Units = Units.weight,
         seed: int = 0,
     ) -> None:
-        self.model = model
-        self.method = method
-        self.plan = plan
-        self.profile = profile
+        self.model, self.method, self.plan, self.profile = model, method, plan, profile
+        self.goals, self.units, self.seed = goals, units, seed
         self.targets: tuple[Target, ...] = tuple(p.target for p in plan.managed)
         self.step = 0
         self.total_steps: int | None = None
         self.forecast: Forecast | None = None
         self.frozen: Freezable | None = None
-        self.seed = seed
         self.contexts = _contexts(plan, model, seed)
         self._hooks: StepHooks | None = None
         self._watch = CollapseWatch()
         self._thresholds = len({p for t in self.targets if t.transform.decayed for p in t.transform.parameters()})
-        self.goals = goals
-        self.units = units
         # What importances multiply is no target, and yet a part of every weight.
-        self._behind = behind_gates(model)
+        self._behind = behind_gates(model) if any(target.sites[0][1] == VECTOR for target in self.targets) else ()
         self._all_targets = (*self.targets, *self._behind)
         self._solved = False
         self._link()
@@ -248,7 +243,10 @@ class Sparsifier:
         for part in parts:
             if progress >= 1.0:
                 part.rise()
-            solve(part, part.allowed(progress))
+            allowed = part.allowed(progress)
+            # New transforms keep all weights, as long as the schedule asks for nothing.
+            if self._solved or allowed < part.full:
+                solve(part, allowed)
         self._solved = True
 
     # reading
@@ -259,7 +257,7 @@ class Sparsifier:
         return self.targets[0].managed
 
     def measure(self) -> Budget:
-        """The densities of now, counted on the weights that the network uses."""
+        """The present densities, counted on the weights that the network uses."""
         self._refuse_finished()
         densities, importances = {}, {}
         for collapse in find_nonfinite(self._behind):
@@ -323,7 +321,7 @@ class Sparsifier:
         progress = 1.0 if at == "target" else self.progress
         if self.frozen in ("support", "budget"):
             for target in targets:
-                settle(target)  # as baking does; a held budget is that of the weights of now
+                settle(target)  # as baking does; a held budget is that of the present weights
             missed = [part for part in parts if at != "now" and part.spent() > part.final]
             if missed:
                 words = missed[0].goal.words
@@ -476,22 +474,12 @@ class Sparsifier:
 
 def _contexts(plan: Plan, model: nn.Module, seed: int) -> dict[Method, Context]:
     """One for each method that rules have made, in the order of its first tensor."""
-    targets: dict[Method, list[Target]] = {}
+    contexts: dict[Method, Context] = {}
     for planned in plan.managed:
-        if planned.method is not None:
-            targets.setdefault(planned.method, []).append(planned.target)
-    kept = {p.target.name: p.kept for p in plan.managed if p.kept is not None}
-    return {
-        method: Context(
-            step=0,
-            total_steps=1,
-            targets=own,
-            optimizers=(),
-            kept={t.name: kept[t.name] for t in own if t.name in kept},
-            shared=plan.shared,
-            seed=seed,
-            keep_largest=keep_largest,
-            model=model,
-        )
-        for method, own in targets.items()
-    }
+        assert planned.method is not None
+        new = Context(0, 1, [], (), {}, plan.shared, seed, keep_largest=keep_largest, model=model)
+        context = contexts.setdefault(planned.method, new)
+        context.targets = [*context.targets, planned.target]
+        if planned.kept is not None:
+            context.kept = {**context.kept, planned.target.name: planned.kept}
+    return contexts

@@ -1,8 +1,10 @@
-"""The entry: put a method on a model."""
+"""Plan, then execute: what each tensor of a model will get, decided and checked, and then put on the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -10,21 +12,245 @@ from torch import nn
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile, TensorCost
 from softprune.budget.profiler import profile, prunable_tensors
-from softprune.budget.units import USUAL, Units, unit_words
+from softprune.budget.units import KINDS, USUAL, Units
 from softprune.core.bake import remove
+from softprune.core.candidates import (
+    PlannedTensor,
+    byte_ranges,
+    choose,
+    divide,
+    first_masks,
+    refuse_model,
+    refuse_tensor,
+    refuse_total,
+    refuse_unfilled,
+)
 from softprune.core.parametrization import register
-from softprune.core.plan import Plan, PlannedTensor, checked_goals, plan
-from softprune.core.refusal import refuse_model
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.goals.base import Goal
 from softprune.goals.constraint import Part, make_part
-from softprune.goals.goal import Rank
+from softprune.goals.goal import Params, Rank, checked_goal
 from softprune.goals.schedule import Schedule
-from softprune.methods.base import Method
+from softprune.methods.base import Method, Total
 from softprune.methods.registry import from_config
-from softprune.structure.gates import gated, gates_on
+from softprune.methods.transforms import SoftThreshold, Solved
+from softprune.structure.gates import Importance, gates_on
 from softprune.structure.kinds import JointCostOf, unit_kind
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Every candidate tensor of a model, in the order of the modules. Print it to read it.
+
+    `goals` are met by solving for thresholds; `shared` says whether masks were given a total for all tensors; `counts`
+    is what the tensors hold, in words.
+    """
+
+    tensors: tuple[PlannedTensor, ...]
+    goals: tuple[Goal, ...] = ()
+    shared: bool = False
+    counts: str = "weights"
+
+    @property
+    def managed(self) -> tuple[PlannedTensor, ...]:
+        return tuple(t for t in self.tensors if t.method is not None)
+
+    def __str__(self) -> str:
+        rows = [("tensor", "shape", self.counts, "plan")]
+        for planned in self.tensors:
+            shape = planned.target.shape
+            rows.append(
+                (planned.target.name, "x".join(map(str, shape)), f"{shape.numel():,}", _words(planned, self.goals))
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines = [
+            f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {count:>{widths[2]}}  {words}"
+            for name, shape, count, words in rows
+        ]
+        managed = sum(t.target.shape.numel() for t in self.managed)
+        everything = sum(t.target.shape.numel() for t in self.tensors)
+        lines.append(
+            f"{len(self.managed)} of {len(self.tensors)} tensors managed, {managed:,} of {everything:,} {self.counts}"
+        )
+        return "\n".join(lines)
+
+
+def _words(planned: PlannedTensor, goals: Sequence[Goal]) -> str:
+    if planned.method is None:
+        return f"left alone: {planned.reason}"
+    transform, also = planned.transform, ""
+    if len(planned.target.sites) > 1:
+        also = f", used at {len(planned.target.sites)} places"
+    if isinstance(transform, Solved):
+        count = transform.s.numel()
+        which = "a share" if count == 1 else f"{count:,} shares"
+        return f"{which} of {goals[planned.goal_of or 0]}{also}"
+    if isinstance(transform, SoftThreshold):
+        count = transform.s.numel()
+        which = "one threshold" if count == 1 else f"{count:,} thresholds"
+        # On the meta device s has no value yet; the method knows where it will start.
+        on_meta = transform.s.device.type == "meta"
+        s = getattr(planned.method, "s_init", float("nan")) if on_meta else float(transform.s.detach().flatten()[0])
+        return f"{which}, s = {s:g}, g = {transform.g}{also}"
+    kept = "" if planned.kept is None else f", keeps {planned.kept:,}"
+    return f"{type(planned.method).__name__}{kept}{also}"
+
+
+def plan(
+    model: nn.Module,
+    method: Method,
+    *,
+    goal: Goal | Rank | None = None,
+    budget: Budget | None = None,
+    skip: Match | Iterable[Match] = (),
+    rules: Sequence[Rule] = (),
+    units: Units = Units.weight,
+    seed: int = 0,
+) -> Plan:
+    """Decide what `sparsify` would do, check all of it, and change nothing.
+
+    Args:
+        model: any module.
+        method: what every managed tensor gets unless a rule says otherwise.
+        goal: the total for all tensors that no rule gives another one, or the rank of each layer.
+        budget: instead of a goal, what each managed tensor shall keep.
+        skip: matches of tensors to leave alone; stronger than any rule.
+        rules: settings for some of the tensors, applied in order.
+        units: what is kept or pruned as a whole; filters and blocks must have their gates already.
+        seed: of masks that are drawn at random.
+
+    Raises:
+        ValueError: for an input that cannot work, naming the tensor, the reason and the way out.
+
+    >>> print(plan(nn.Linear(4, 2), STR()))  # doctest: +SKIP
+    """
+    model = refuse_model(model)
+    own = [r for r in rules if r.goal is not None]
+    goals = checked_goals(goal, own)
+    for given in goals:
+        given.check_units(units, example=True)
+    candidates = choose(model, skip, rules, units)
+    planned = [p if p.reason else replace(p, method=_refined(method, p.rules)) for p in candidates]
+    # What each tensor keeps is said, and no total is to be shared.
+    said = [*([] if budget is None else ["a budget"]), *(str(given) for given in goals if not given.shared)]
+    if said and len(said) + sum(given.shared for given in goals) > 1:
+        raise ValueError(f"{said[-1]} says what each tensor keeps, a goal what all of them keep together: give one")
+    if budget is not None:
+        planned, goals = _with_budget(planned, budget)
+    elif said:
+        planned, goals = _with_each(planned, goals[0])
+    elif goals:
+        planned = [_with_goal(p, own, general=goal is not None) for p in planned]
+    chosen = [p for p in planned if p.method is not None]
+    if not chosen:
+        reasons = "; ".join(f"{p.target.name}: {p.reason}" for p in planned) or "it has no weight tensors"
+        raise ValueError(f"nothing to sparsify in {type(model).__name__}: {reasons}")
+    ranges = byte_ranges(model)
+    for p in chosen:
+        refuse_tensor(p.target, ranges)
+    methods = {p.target.name: p.method for p in chosen if p.method is not None}
+    total: Total = "budget" if said else "goal" if goals else "none"
+    for one in dict.fromkeys(methods.values()):
+        refuse_total(one, total)
+    if method.moves_masks:
+        decided = _with_masks(planned, methods, goals, total, seed=seed)
+    else:
+        decided = _with_transforms(planned, methods, goals, total)
+    for p in decided.managed:
+        refuse_unfilled(p.target, p.transform)
+    method.link(model, {p.target.name: p.transform for p in decided.managed if p.transform is not None}, methods)
+    return replace(decided, counts=f"{KINDS[units.kind].noun}s")
+
+
+def checked_goals(goal: Goal | None, rules: Sequence[Rule]) -> list[Goal]:
+    """The goals of rules, which are totals, and the one for all the rest."""
+    own = [checked_goal(rule.goal) for rule in rules if rule.goal is not None]
+    return own if goal is None else [*own, checked_goal(goal, total=False)]
+
+
+def _with_transforms(planned: list[PlannedTensor], methods: dict[str, Method], goals: list[Goal], total: Total) -> Plan:
+    targets = [p.target for p in planned if p.method is not None]
+    built = {t.name: methods[t.name].transform(t, total, None) for t in targets}
+    return Plan(
+        tuple(replace(p, transform=built[p.target.name]) if p.target.name in built else p for p in planned),
+        tuple(goals),
+    )
+
+
+def _with_masks(
+    planned: list[PlannedTensor], methods: dict[str, Method], goals: list[Goal], total: Total, *, seed: int
+) -> Plan:
+    """Masks to begin with, for methods that move them: one total is divided equally, a budget says it all."""
+    targets = {p.target.name: p.target for p in planned if p.method is not None}
+    if total == "budget":
+        each = {p.target: goals[p.goal_of] for p in planned if p.goal_of is not None}
+        kept = {target.name: goal.number(target.shape.numel()) for target, goal in each.items()}
+    elif len(goals) > 1:
+        raise ValueError("masks that move between tensors share one total: give one goal, and none in rules")
+    else:
+        kept = divide(goals[0], {name: target.shape.numel() for name, target in targets.items()})
+    made = first_masks(targets, methods, kept, total, seed)
+    done = [replace(p, transform=made.get(p.target.name), kept=kept.get(p.target.name), goal_of=None) for p in planned]
+    return Plan(tuple(done), shared=total == "goal")
+
+
+def _refined(method: Method, rules: Sequence[Rule]) -> Method:
+    for rule in rules:
+        method = rule.refine(method)
+    return method
+
+
+def _with_goal(planned: PlannedTensor, own: list[Rule], *, general: bool) -> PlannedTensor:
+    """The goal of the last rule that names one for this tensor, else the one for all the rest."""
+    if planned.method is None:
+        return planned
+    hits = [number for number, rule in enumerate(own) if any(rule is r for r in planned.rules)]
+    if hits:
+        return replace(planned, goal_of=hits[-1])
+    if not general:
+        return PlannedTensor(planned.target, reason="no goal is for it")
+    return replace(planned, goal_of=len(own))
+
+
+def _with_budget(planned: list[PlannedTensor], budget: Budget) -> tuple[list[PlannedTensor], list[Goal]]:
+    """A goal of its own for every managed tensor."""
+    managed = {p.target.name: p for p in planned if p.method is not None}
+    strange = sorted(set(budget) - {p.target.name for p in planned})
+    if strange:
+        raise ValueError(f"the budget has tensors that this model has not: {', '.join(strange[:5])}")
+    missing = sorted(set(managed) - set(budget))
+    if missing:
+        raise ValueError(f"the budget says nothing of {', '.join(missing[:5])}: skip them, or add them to it")
+    goals: list[Goal] = []
+    for name, one in managed.items():
+        size = one.target.shape.numel()
+        kept = round(budget[name] * size)
+        if not 1 <= kept <= size:
+            raise ValueError(
+                f"the budget keeps {budget[name]:.4g} of {name}, {kept} of its {size:,} weights: give it 1 or more"
+            )
+        managed[name] = replace(one, goal_of=len(goals))
+        goals.append(Params(kept))
+    return [managed.get(p.target.name, p) for p in planned], goals
+
+
+def _with_each(planned: list[PlannedTensor], goal: Goal) -> tuple[list[PlannedTensor], list[Goal]]:
+    """A goal of its own for every tensor of which the goal says what it keeps; the others are left alone."""
+    kept = goal.kept_by_each({p.target.name: p.target.shape.numel() for p in planned if p.method is not None})
+    goals: list[Goal] = []
+    decided = []
+    for p in planned:
+        if p.target.name in kept:
+            p = replace(p, goal_of=len(goals))
+            goals.append(Params(kept[p.target.name]))
+        elif p.method is not None:
+            p = PlannedTensor(p.target, reason=f"no {goal.key} is given for it")
+        decided.append(p)
+    return decided, goals
+
+
+# Putting it on the model.
 
 
 def sparsify(
@@ -73,16 +299,16 @@ def sparsify(
     inner = refuse_model(model)
     if budget is not None and budget.units not in (USUAL, units.text):
         raise ValueError(f"the budget counts units of another kind: it has {budget.units}, here they are {units.text}")
-    if gated(inner):
+    if any(isinstance(module, Importance) for module in inner.modules()):
         raise ValueError("this model has gates from an earlier sparsify: bake() or remove() it first")
     goals, kind = checked_goals(goal, rules), unit_kind(units)
     kind.check(inner, goals, method, example)
     gates = kind.gates(inner, example)
     joint_cost = kind.joint_cost(inner, goals, gates, example)
-    with gates_on(inner, gates):
+    with gates_on(inner, gates) if gates else nullcontext():
         decided = plan(inner, method, goal=goal, budget=budget, skip=skip, rules=rules, units=units, seed=seed)
         managed = decided.managed
-        costs = _costs(inner, managed, example if unit_words(units.kind).costed else None)
+        costs = _costs(inner, managed, example if KINDS[units.kind].costed else None)
         # Budgets and ranks say how many units of each tensor stay; only totals have a joint cost.
         totals = budget is None and all(one.shared for one in goals)
         parts = _parts(inner, method, decided, schedule, costs, joint_cost if totals else None)

@@ -114,11 +114,9 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return separate
 
 
-# Reading the state dict of a file that torch.save wrote, without running anything in it.
-
-
-# The learning rate of a run may be a numpy number and sit in the optimizer state beside the weights. These rebuild
-# numbers and nothing else; every other foreign name in the file is refused, so no code of the file's author runs.
+# Reading the state dict of a file that torch.save wrote, without running anything in it. The learning rate of a run may
+# be a numpy number and sit in the optimizer state beside the weights. These rebuild numbers and nothing else; every
+# other foreign name in the file is refused, so no code of the file's author runs.
 _rebuild_scalar = np.float64(0).__reduce__()[0]
 _NUMPY_SCALARS: list[Any] = [
     (_rebuild_scalar, "numpy.core.multiarray.scalar"),  # its name in files of numpy before 2
@@ -153,7 +151,6 @@ def read_torch_file(path: Path) -> dict[str, Tensor]:
 
 
 # Reading the checkpoints that the paper's authors published.
-
 
 THRESHOLD = ".sparseThreshold"
 PREFIX = "module."  # DataParallel's

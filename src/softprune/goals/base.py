@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from softprune.budget.costs import Profile
-from softprune.budget.units import Units, UnitWords, unit_words
-from softprune.goals.cost import Cost, PerWeight
+from softprune.budget.costs import Cost, PerWeight, Profile
+from softprune.budget.units import KINDS, Units, UnitWords
 
 # What is counted: the managed weights alone, as in the paper, or every parameter of the model.
 Scope = Literal["managed", "all"]
@@ -97,18 +96,6 @@ class Goal(ABC):
         self.check_reachable(amount, *self.reach(profile))
         return float(amount - self.fixed(profile))
 
-    def on_the_way(self, share: float, full: float, final: float, uniform: Callable[[float], float]) -> float:
-        """The total of these tensors when a share of the goal is asked for.
-
-        Args:
-            share: from 0, when all weights are kept, to 1.
-            full: the total with all weights.
-            final: the total at the goal.
-            uniform: the total of equally dense tensors at a share, when their density falls evenly.
-        """
-        total = full - (full - final) * share
-        return round(total) if self.whole else total
-
     def number(self, available: int) -> int:
         """How many of the weights are kept, for masks that divide a number; refused where the goal is no number."""
         raise ValueError(f"{self} counts {self.counts}: divide it first, as in budget=uniform(profile, goal)")
@@ -134,7 +121,7 @@ class Goal(ABC):
                 f"{self} counts {self.counts}, and the units are of kind {units.kind!r}: "
                 f"pass units=Units.{self.needs_units} too"
             )
-        if unit_words(units.kind).importances and not self.of_units:
+        if KINDS[units.kind].importances and not self.of_units:
             raise ValueError(f"{self} is for single weights, not for units of kind {units.kind!r}")
 
     def check_allocatable(self) -> None:  # noqa: B027

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from softprune.budget.costs import Profile
+from softprune.budget.costs import Cost, PerWeight, Profile, equal_density
 from softprune.core.parametrization import unwritten
 from softprune.goals.base import Goal
-from softprune.goals.cost import Cost, PerWeight, equal_density
 from softprune.goals.schedule import Constant, Ramp, Schedule, Staircase, asked
 from softprune.goals.select import Predictor
 from softprune.methods.base import GoalSettings, Method
@@ -77,11 +76,14 @@ class Part:
 
     def allowed(self, progress: float) -> float:
         """The total that may be kept at this point of the training."""
-
-        def uniform(share: float) -> float:
-            return _total(self.tensors, 1.0 - (1.0 - self.density) * share)
-
-        return self.goal.on_the_way(asked(self.schedule, progress), self.full, self.final, uniform)
+        share = asked(self.schedule, progress)
+        if all(t.cost.linear for t in self.tensors):
+            total = self.full - (self.full - self.final) * share
+        else:
+            # What equally dense tensors cost whose density falls evenly. Time hardly falls while a dense kernel is the
+            # faster one: a total that fell evenly in time would take most of the weights at the first step.
+            total = self.final if share == 1.0 else _total(self.tensors, 1.0 - (1.0 - self.density) * share)
+        return round(total) if self.goal.whole else total
 
     def on(self, model: nn.Module, targets: Sequence[Target]) -> Part:
         """The same part of a copy of the model, whose targets are `copied`."""

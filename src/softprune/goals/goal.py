@@ -7,16 +7,15 @@ reached, and its words in plans, errors and reports. Nothing outside of this roo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import Any, get_args
 
-from softprune.budget.costs import Profile
+from softprune.budget.costs import AlongCurve, Cost, PerWeight, Profile
 from softprune.budget.latency import LatencyTable
-from softprune.budget.units import Units, UnitWords, unit_words
+from softprune.budget.units import KINDS, Units, UnitWords
 from softprune.goals.base import Goal, Measure, Measured, Scope
-from softprune.goals.cost import AlongCurve, Cost, PerWeight
 
 
 class _Scoped(Goal):
@@ -98,7 +97,7 @@ class Sparsity(_Scoped):
             )
 
     def check_units(self, units: Units, *, example: bool) -> None:
-        if unit_words(units.kind).importances and self.scope != "managed":
+        if KINDS[units.kind].importances and self.scope != "managed":
             raise ValueError(f'{self} is a share of the units, of which there are no others: leave out scope="all"')
 
     def number(self, available: int) -> int:
@@ -214,7 +213,7 @@ class Flops(Goal):
         return profile.total_macs() - sum(t.macs for t in profile)
 
     def check_units(self, units: Units, *, example: bool) -> None:
-        if unit_words(units.kind).importances and not example:
+        if KINDS[units.kind].importances and not example:
             raise ValueError(f"{self} needs an example input to count multiply-adds: pass example=")
 
     @classmethod
@@ -277,14 +276,6 @@ class Latency(Goal):
     def reach(self, profile: Profile) -> tuple[float, float]:
         return self.table.total({t.name: 0.0 for t in profile}), self.table.total({})
 
-    def on_the_way(self, share: float, full: float, final: float, uniform: Callable[[float], float]) -> float:
-        """The time at the density that a uniform network would have by now.
-
-        Time hardly falls while a dense kernel is the faster one: a total that fell evenly in time would take most of
-        the weights at the first step.
-        """
-        return final if share == 1.0 else uniform(share)
-
     def check_reachable(self, amount: float, low: float, high: float) -> None:
         if not low < amount <= high:
             # Rounded inwards, so that what the message proposes works.
@@ -295,7 +286,7 @@ class Latency(Goal):
             )
 
     def check_units(self, units: Units, *, example: bool) -> None:
-        if unit_words(units.kind).importances:
+        if KINDS[units.kind].importances:
             raise ValueError(
                 f"{self} is for single weights: its table has times of layers with zeros in them, not of layers that "
                 f"lack units of kind {units.kind!r}; use Flops(...)"

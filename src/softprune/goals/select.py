@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softprune.goals.cost import Cost, PerWeight
+from softprune.budget.costs import Cost, PerWeight
 from softprune.goals.scan import Array, Found, Rows, find, flat, for_each, lower_, numbers, rows_of
 
 # Keys looked at to guess where the border lies, and how many weights a moving threshold would meet (of all tensors,
@@ -200,14 +200,14 @@ def select(tensors: Sequence[Ranked], allowed: float, *, guess: Bounds | None = 
 
     `guess` is where the border may lie. A good one saves time; none changes the result.
     """
-    if allowed >= sum(r.cost.of(r.w.numel()) for r in tensors):
+    if allowed >= sum(spent(r.cost, r.w.numel()) for r in tensors):
         return None
     total = sum(r.w.numel() for r in tensors)
     bounds = guess or _sampled_bounds(tensors, allowed)
     guessed = guess is not None
     while True:
         windows = for_each(partial(Ranked.window, bounds=bounds), tensors, total)
-        room = allowed - sum(r.cost.of(window.found.above) for r, window in zip(tensors, windows, strict=True))
+        room = allowed - sum(spent(r.cost, window.found.above) for r, window in zip(tensors, windows, strict=True))
         border, chosen = _split(tensors, windows, room)
         low, high = bounds
         # Keys and thresholds are rounded: a border strictly inside is what makes the bounds play no part in the
@@ -251,8 +251,14 @@ def _split(tensors: Sequence[Ranked], windows: Sequence[Window], room: float) ->
     """The largest key that does not fit any more (0 if all do), and which of the weights do."""
     key = np.concatenate([window.key for window in windows])
     # A weight costs what it adds to those of its tensor with larger keys, so a sum over the largest is their cost.
-    steps = [r.cost.steps(window.found.above, len(window.key)) for r, window in zip(tensors, windows, strict=True)]
-    cost = np.concatenate([in_order(window.key, step) for window, step in zip(windows, steps, strict=True)])
+    cost = np.concatenate(
+        [
+            np.full(len(window.key), r.cost.each)
+            if r.cost.linear
+            else in_order(window.key, r.cost.steps(window.found.above, len(window.key)))
+            for r, window in zip(tensors, windows, strict=True)
+        ]
+    )
     border = _first_out(key, cost, room)
     chosen = key > border
     # Equal keys fit in the order of the tensors and of memory.
@@ -302,6 +308,11 @@ def _extreme(better: np.ufunc, values: Array, group: Array, best: Array) -> Arra
     return best
 
 
+def spent(cost: Cost, count: float) -> float:
+    """What this many weights cost; without a call where every weight costs the same, since every step asks for it."""
+    return cost.each * count if cost.linear else cost.of(count)
+
+
 def in_order(keys: Array, steps: Array) -> Array:
     """The steps of a cost for weights in the order of memory: the largest key takes the first, equal ones in order."""
     if len(steps) < 2 or steps.min() == steps.max():
@@ -341,7 +352,10 @@ def sampled_bounds(samples: Sequence[Sample], lengths: Sequence[int], costs: Seq
     thin = max(1, round(sum(len(s.size) for s in samples) / (2 * sum(lengths) ** (2 / 3))))
     parts = [s.size[::thin] / (s.scale if s.row is None else s.scale[::thin]) for s in samples]
     stands_for = np.concatenate(
-        [in_order(keys, cost.sampled(n, len(keys))) for keys, n, cost in zip(parts, lengths, costs, strict=True)]
+        [
+            np.full(len(keys), cost.each * n / len(keys)) if cost.linear else in_order(keys, cost.sampled(n, len(keys)))
+            for keys, n, cost in zip(parts, lengths, costs, strict=True)
+        ]
     )
     key = np.nan_to_num(np.concatenate(parts), nan=0.0, posinf=math.inf)
     order = np.argsort(-key)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from softprune.budget.costs import NEARBY
 from softprune.core.parametrization import raw_parameter
 from softprune.goals.base import Measure
-from softprune.goals.cost import NEARBY
 from softprune.goals.scan import Array
 from softprune.structure.network import Network, Removal, decide
 from softprune.structure.removal import Foreseen, Ledger

@@ -18,8 +18,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from softprune.budget.costs import Profile
 from softprune.budget.profiler import profile
+from softprune.core.candidates import managed_names
 from softprune.core.groups import param_groups
-from softprune.core.plan import managed_names
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
 from softprune.forecast.propose import Proposal, propose

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from softprune.budget.profiler import profile
-from softprune.core.plan import Plan, plan
+from softprune.core.sparsify import Plan, plan
 from softprune.forecast.forecast import Forecast, forecast, onset_of
 from softprune.methods.transforms import SoftThreshold
 from softprune.nn.catalog import build

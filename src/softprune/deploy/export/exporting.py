@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from softprune.core.parametrization import managed_tensors
-from softprune.core.refusal import inside_compiled
+from softprune.core.parametrization import inside_compiled, managed_tensors
 from softprune.deploy.export.aten import RULES
 from softprune.deploy.export.passes import simplify
 from softprune.deploy.export.translate import translate
