@@ -109,14 +109,15 @@ def goal_text(config: Mapping[str, Any]) -> str:
     """
     goal, words = part(config, "goal"), unit_words(configured_units(config))
     given = goal or {"sparsity": config.get("goal")}
-    texts = (kind.described(given.get(key), words, given.get("scope")) for key, kind in GOALS.items())
+    asked = ((kind, given[key]) for key, kind in GOALS.items() if given.get(key) is not None)
+    texts = (kind.described(value, words, given.get("scope")) for kind, value in asked)
     return next(filter(None, texts), f"budget {goal['budget']}" if goal.get("budget") else "")
 
 
 def configured_goal(config: Mapping[str, Any]) -> tuple[type[Goal], float] | None:
     """The goal of a run and its number; None where it has none, or none of one number."""
     goal = part(config, "goal")
-    found = ((kind, kind.number_in(goal.get(key))) for key, kind in GOALS.items())
+    found = ((kind, kind.number_in(goal[key])) for key, kind in GOALS.items() if key in goal)
     return next(((kind, number) for kind, number in found if number is not None), None)
 
 
