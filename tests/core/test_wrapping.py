@@ -12,7 +12,8 @@ from torch.nn.utils import parametrizations, parametrize
 from softprune.core.bake import bake, managed_targets, remove
 from softprune.core.rule import Rule
 from softprune.core.sparsify import plan, sparsify
-from softprune.methods import STR
+from softprune.methods import STR, Method
+from softprune.methods.transforms import Transform
 from softprune.ops import Sigmoid
 
 ALPHA = torch.sigmoid(torch.tensor([-2.0]))
@@ -414,3 +415,24 @@ def test_deepcopy_then_bake_of_one_leaves_the_other_managed():
     twin(x).sum().backward()
     assert all(t.raw.grad.any() for t in managed_targets(twin))
     assert not managed_targets(model) and all(p.grad is None for p in model.parameters())
+
+
+class Wider(Transform):
+    """A transform of somebody else that gives another dtype."""
+
+    def forward(self, w):
+        return w.double()
+
+
+class Widening(Method):
+    role, paper = "given", ""
+
+    def transform(self, target, total, mask):
+        return Wider()
+
+
+def test_a_transform_of_somebody_else_is_tried_before_it_is_put_on():
+    model = nn.Linear(3, 2)
+    with pytest.raises(ValueError, match="may not change the dtype"):
+        sparsify(model, Widening())
+    assert type(model) is nn.Linear and list(model._parameters) == ["weight", "bias"]

@@ -68,7 +68,7 @@ def unregister(module: nn.Module, tensor: str) -> nn.Parameter:
 
 
 def raw_parameter(module: nn.Module, tensor: str) -> nn.Parameter:
-    """The Parameter that the optimizer moves, looked up anew because sharding may have replaced it."""
+    """The Parameter that the optimizer moves; sharding may have replaced it."""
     return module.parametrizations[tensor].original  # type: ignore[index,union-attr,return-value]
 
 

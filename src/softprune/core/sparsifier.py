@@ -334,7 +334,7 @@ class Sparsifier:
         if at is None and not all(part.reached(progress) for part in parts):
             raise ValueError(
                 f"the goal holds only later in the training (step {self.step} of {self.total_steps}): finish it, "
-                'or say bake(at="now") for the zeros of now or bake(at="target") for all that the goal asks for'
+                'or say bake(at="now") for the present zeros or bake(at="target") for all that the goal asks for'
             )
         # Weights that were put in since, or a mask that is renewed only now and then, may be behind.
         if not all(part.met(progress) for part in parts):

@@ -307,7 +307,7 @@ ONSET_SHARE = 4.5397868702434395e-05
 
 
 def onset_of(g: G) -> float | None:
-    """The s at which the first weights vanish; None for a g of one's own that is elsewhere there."""
+    """The s at which the first weights vanish; None for a custom g that has another range."""
     onset = float(g.inverse(torch.tensor([ONSET_SHARE * g.scale], dtype=torch.float64)))
     return onset if onset < 0 else None
 

@@ -25,7 +25,7 @@ class IMP(Method):
     first round is dense, the last trains at exactly d. With a goal all tensors share one threshold, with a budget each
     has its own. Pruned weights stay pruned, and the optimizer begins anew.
 
-    The learning rate must begin anew too: `softprune train` sees to it, in a loop of yours `softprune.restarted` does.
+    The learning rate must begin anew too: `softprune train` sees to it, in your own loop `softprune.restarted` does.
 
     Args:
         rounds: R, at least 2. The more, the less is pruned at once and the shorter is each training; Frankle et al.

@@ -23,7 +23,6 @@ class Masked(Transform):
     """
 
     fixes = "support"
-
     mask: Tensor
 
     def __init__(self, mask: Tensor) -> None:
@@ -72,7 +71,7 @@ def moving(target: Target) -> MovingMask:
 
 
 def require_interval(every: int, end: float) -> None:
-    """Refuse what is no interval, when a method is made."""
+    """Refuse settings that are not an interval, when a method is made."""
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:
         raise ValueError(f"every is a number of steps, at least 1; got {every!r}")
     require_fraction("end", end)
@@ -159,7 +158,7 @@ class Remembered(nn.Module):
 
     @torch.no_grad()
     def take_(self, model: nn.Module) -> None:
-        """Remember the values of now."""
+        """Remember the present values."""
         for mine, theirs in self._pairs(model):
             mine.copy_(theirs)
 

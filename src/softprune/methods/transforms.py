@@ -47,10 +47,9 @@ class Target:
         """Known also for a weight that something else computes from several tensors or keeps beside its own."""
         module, tensor = self.sites[0]
         lists = module._modules.get("parametrizations")
-        transforms = lists[tensor] if lists is not None and tensor in lists else None  # type: ignore[operator,index]
-        if transforms is None:
-            return module._parameters[tensor].shape if not self.managed else self.effective.shape  # type: ignore[union-attr]
-        original = transforms._parameters.get("original")
+        if tensor in module._parameters:
+            return self.raw.shape
+        original = lists[tensor]._parameters.get("original") if lists is not None and tensor in lists else None  # type: ignore[operator,index]
         return (self.effective if original is None else original).shape
 
     @property
@@ -287,8 +286,8 @@ class Solved(nn.Module):
 
     State: buffers of the shape of s. ``s`` (NaN until the first weight goes) and ``alpha``; for learning s a running
     average of its gradient (``pull``) and of its square (``force``); ``crossing``, the weights that a moving threshold
-    would meet per unit of log alpha. And ``observed``, the number of gradients in the averages. Where the network feels
-    only a fraction of alpha during the training: ``rise``, from 0 to 1.
+    would meet per unit of log alpha. And ``observed``, the number of gradients in the averages. Where the network uses
+    a fraction of alpha during the training: ``rise``, from 0 to 1.
     """
 
     s: Tensor
@@ -313,7 +312,7 @@ class Solved(nn.Module):
 
     @property
     def in_use(self) -> Tensor:
-        """The threshold that the network feels."""
+        """The threshold that the network uses."""
         return self.alpha if self.rise is None else self.alpha * self.rise
 
     def scores(self, w: Tensor) -> Tensor:
@@ -334,7 +333,7 @@ class SolvedThreshold(Transform, Solved):
 
     The derivative is that of the identity for weights that live, and `backward.leak` of it for the others. With
     `rescale` every filter is multiplied to make up for the size that shrinking took (ST-3). With `rises` the network
-    feels ``alpha * rise``, with a rise that the method sets.
+    uses ``alpha * rise``, with a rise that the method sets.
     """
 
     def __init__(

@@ -55,11 +55,11 @@ class Variational(Transform):
 
     countable = False
     decayed = False
+    log_sigma2: nn.Parameter
 
     def __init__(self, w: Tensor, log_sigma2: float) -> None:
         super().__init__()
-        self.log_sigma2 = _parameter(w, log_sigma2)
-        self.first["log_sigma2"] = log_sigma2
+        _learn_variance(self, w, log_sigma2)
 
     def forward(self, w: Tensor) -> Tensor:
         if self.training and torch.is_grad_enabled():
@@ -74,16 +74,15 @@ class VariationalMask(Transform, Solved):
     """
 
     decayed = False
-
     mask: Tensor
+    log_sigma2: nn.Parameter
 
     def __init__(self, w: Tensor, log_sigma2: float) -> None:
         super().__init__()
         self._begin_solution(w)
         self.register_buffer("mask", torch.ones_like(w, dtype=torch.bool))
         self.first["mask"] = True
-        self.log_sigma2 = _parameter(w, log_sigma2)
-        self.first["log_sigma2"] = log_sigma2
+        _learn_variance(self, w, log_sigma2)
 
     def forward(self, w: Tensor) -> Tensor:
         if self.training and torch.is_grad_enabled():
@@ -98,8 +97,9 @@ class VariationalMask(Transform, Solved):
         self.mask.copy_(above(w, alpha))
 
 
-def _parameter(w: Tensor, value: float) -> nn.Parameter:
-    return nn.Parameter(torch.full_like(w, value, dtype=threshold_dtype(w), requires_grad=False))
+def _learn_variance(transform: Variational | VariationalMask, w: Tensor, value: float) -> None:
+    first = torch.full_like(w, value, dtype=threshold_dtype(w), requires_grad=False)
+    transform.log_sigma2, transform.first["log_sigma2"] = nn.Parameter(first), value
 
 
 def _noisy(w: Tensor, log_sigma2: Tensor) -> Tensor:
