@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from softprune.reporting.report import report_page
+from softprune.reporting.report import cards, report_page
 from softprune.reporting.run import read_run, read_times
-from softprune.reporting.summary import cards
 
 MakeRun = Callable[..., Path]
 

@@ -8,9 +8,19 @@ from pathlib import Path
 import pytest
 
 from softprune.reporting.page import POLICY, SCRIPTS, STYLES, render
-from softprune.reporting.report import load, report_page, write_report
+from softprune.reporting.report import (
+    cards,
+    checkpoint,
+    dense_bytes,
+    headline,
+    load,
+    packed_bytes,
+    report_page,
+    size_text,
+    verdict,
+    write_report,
+)
 from softprune.reporting.run import read_run
-from softprune.reporting.summary import cards, checkpoint, dense_bytes, headline, packed_bytes, size_text, verdict
 from softprune.reporting.tables import Column, Table, shown, table_html
 
 MakeRun = Callable[..., Path]

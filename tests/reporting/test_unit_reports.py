@@ -15,9 +15,8 @@ from softprune.reporting.charts import layer_macs, layer_sparsity
 from softprune.reporting.compare import comparison_page
 from softprune.reporting.labels import configured_units
 from softprune.reporting.live_run import WatchedRun
-from softprune.reporting.report import report_page
+from softprune.reporting.report import cards, dense_bytes, headline, packed_bytes, report_page, verdict
 from softprune.reporting.run import read_outcome, read_run
-from softprune.reporting.summary import cards, dense_bytes, headline, packed_bytes, verdict
 from softprune.reporting.tables import layer_table, run_table
 
 

@@ -155,8 +155,9 @@ class Run:
         return _whole(self._last("macs"))
 
     def _last(self, key: str) -> float | None:
-        rows = (mapping(self.result.get("last")), *reversed(self.epochs))
-        return next((value for row in rows if (value := known(row.get(key))) is not None), None)
+        last = self.result.get("last")
+        rows = [*self.epochs, last] if isinstance(last, Mapping) else self.epochs
+        return next((value for row in reversed(rows) if (value := known(row.get(key))) is not None), None)
 
 
 def read_run(path: Path) -> Run:
