@@ -10,7 +10,6 @@ from typing import Any
 from softprune.budget.units import USUAL, checked_units, unit_words
 from softprune.goals.base import Goal
 from softprune.goals.goal import GOALS
-from softprune.reporting.reading import mapping
 
 # Methods that may also run without a goal: with one they do something else, which the name has to say.
 _GOAL_OPTIONAL = ("str", "autosparse", "vd")
@@ -46,7 +45,8 @@ def configured_units(config: Mapping[str, Any]) -> str:
 
 def part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """A part of a configuration; empty if it is missing, null or a plain value."""
-    return mapping(config.get(key))
+    found = config.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def method_name(config: Mapping[str, Any]) -> str:
