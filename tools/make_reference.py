@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from softprune.methods.registry import method_names
+from softprune.methods.base import method_names
 from softprune.records import write_text
 from softprune.train.config import RunConfig
+from softprune.train.config.goal import PROPOSE, method_defaults, method_descriptions
 from softprune.train.config.keys import leaves
-from softprune.train.config.method import PROPOSE, method_defaults, method_descriptions
 from softprune.train.config.run import RecipeInfo, recipes
 from softprune.train.config.sections import Section, shown
 from softprune.train.data.datasets import DATA_SETS

@@ -11,7 +11,7 @@ from broken import BROKEN, NAMES, Generous, Restless
 from tried import METHODS, VARIANTS
 
 from softprune.methods import ST3, Method, RigL, Static, to_config
-from softprune.methods.registry import _METHODS
+from softprune.methods.base import _METHODS
 from softprune.testing import CHECKS, ContractError, check_method
 from softprune.testing.checks import OUTPUTS, SUPPORT, found, problem
 

@@ -1,7 +1,7 @@
 """The methods that the contract is run for: every registered one, and some with settings that matter."""
 
 from softprune.methods import ST3, STR, from_config, method_names
-from softprune.methods.registry import method_class
+from softprune.methods.base import method_class
 
 # Settings for trainings of some thirty steps on tiny weights. The divergence of VD weighs as much as the variational
 # bound of the convex problem says, which is 128 weights over 256 samples.

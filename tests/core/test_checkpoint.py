@@ -14,10 +14,9 @@ from torch import nn
 
 from softprune.budget.budget import Budget
 from softprune.core.bake import bake
-from softprune.core.checkpoint import STATE_FILE
 from softprune.core.rule import Rule
 from softprune.core.sparsify import sparsify
-from softprune.core.state_file import write_state
+from softprune.core.state_file import STATE_FILE, write_state
 from softprune.methods import STR
 from softprune.ops import Custom, Exp, Sigmoid, Softplus
 from softprune.records import write_whole

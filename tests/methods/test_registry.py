@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from softprune.methods import STR, KeepZeros, from_config, method_names, register, to_config
-from softprune.methods.registry import _METHODS
+from softprune.methods.base import _METHODS
 from softprune.ops import Backward, Custom, Exp, G, Sigmoid, Softplus
 
 numbers = st.floats(1e-6, 1e6, allow_nan=False)
@@ -94,7 +94,7 @@ def test_names_are_unique_and_methods_registered():
 
 
 def test_a_method_is_known_once_it_is_registered(monkeypatch):
-    monkeypatch.setattr("softprune.methods.registry._METHODS", {})
+    monkeypatch.setattr("softprune.methods.base._METHODS", {})
     assert register("again")(KeepZeros) is KeepZeros
     assert method_names() == ["again"] and from_config({"method": "again"}) == KeepZeros()
 

@@ -11,8 +11,7 @@ import pytest
 from softprune.goals.schedule import Staircase, constant, cubic
 from softprune.methods import from_config, method_names, to_config
 from softprune.methods.acdc import Alternation
-from softprune.methods.base import Context, GoalSettings
-from softprune.methods.registry import method_class
+from softprune.methods.base import Context, GoalSettings, method_class
 from softprune.methods.transforms import Target
 from softprune.ops import Backward, Sigmoid, annealed, masked, straight_through
 

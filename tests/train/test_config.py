@@ -8,12 +8,11 @@ import pytest
 from pydantic import ValidationError
 from torch import nn
 
-from softprune.methods.registry import from_config, method_names
+from softprune.methods.base import from_config, method_names
 from softprune.ops import Exp
 from softprune.train.config import ConfigError, RunConfig, config_schema, content_hash, parse_match
-from softprune.train.config.keys import leaves
-from softprune.train.config.method import method_defaults, method_descriptions
-from softprune.train.yaml_io import parse_yaml
+from softprune.train.config.goal import method_defaults, method_descriptions
+from softprune.train.config.keys import leaves, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = {

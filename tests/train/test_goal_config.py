@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softprune import Budget, Filters, Flops, Params, Sparsity, constant, cubic, linear, profile
-from softprune.methods.registry import method_class, method_names
+from softprune.methods.base import method_class, method_names
 from softprune.nn.catalog import build
 from softprune.train.config import ConfigError, RunConfig, config_schema
 from softprune.train.config.goal import GoalConfig

@@ -19,10 +19,10 @@ from softprune.records import read_text, write_text
 from softprune.reporting.live_run import WatchedRun
 from softprune.reporting.run import read_run
 from softprune.train.config import RunConfig
+from softprune.train.config.keys import parse_yaml
 from softprune.train.load_run import evaluate_run
 from softprune.train.run import resume, train
 from softprune.train.run_folder import RunFolder
-from softprune.train.yaml_io import parse_yaml
 
 SHORT = ["epochs=2", "data.subset=128", "threads=1", "log.every_steps=1"]
 

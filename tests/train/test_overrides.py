@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softprune.train.config import ConfigError, RunConfig
-from softprune.train.config.keys import ELEMENT, leaves
+from softprune.train.config.keys import ELEMENT, leaves, parse_yaml, write_yaml
 from softprune.train.config.run import apply_overrides
-from softprune.train.yaml_io import parse_yaml, write_yaml
 
 BASE = {
     "model": "digits",

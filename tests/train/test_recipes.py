@@ -16,9 +16,9 @@ from softprune.forecast.propose import ENOUGH, propose
 from softprune.forecast.simulate import crossing, trajectory
 from softprune.nn.catalog import NETWORKS, build_on_meta
 from softprune.train.config import RunConfig
+from softprune.train.config.keys import parse_yaml
 from softprune.train.config.run import load_recipe, recipe_text, recipes
 from softprune.train.schedule import schedule_function
-from softprune.train.yaml_io import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [recipe.name for recipe in recipes()]

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from softprune.cli import app
 from softprune.train.config import RunConfig
+from softprune.train.config.keys import parse_yaml, write_yaml
 from softprune.train.dry_run import plan_text
 from softprune.train.load_run import bake_run, evaluate_run, network_of, plain_network, plain_weights, read_weights
 from softprune.train.run import resume, train
 from softprune.train.sweep.sweep import Sweep
-from softprune.train.yaml_io import parse_yaml, write_yaml
 
 SHORT = ["epochs=1", "data.subset=128", "threads=1", "log.every_steps=1"]
 PROBE = ["model=own_parts:linear_probe", "model.args={inputs: 64, classes: 10}"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from softprune.train.yaml_io import parse_yaml, write_yaml
+from softprune.train.config.keys import parse_yaml, write_yaml
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,7 @@ from softprune.core.sparsifier import Sparsifier
 from softprune.deploy.engine.inference import load
 from softprune.deploy.export import export
 from softprune.methods import from_config, method_names
-from softprune.methods.base import Method
-from softprune.methods.registry import method_class
+from softprune.methods.base import Method, method_class
 from softprune.testing.trial import evaluating, living, same
 
 OUTCOMES = ("agreed", "no engine", "not finite", "not sparsified", "wrong", "unexpected", "memory")

@@ -22,7 +22,7 @@ from softprune.core.state_file import read_state, read_tensors
 from softprune.deploy.engine.inference import load
 from softprune.deploy.export import from_pretrained, load_compressed
 from softprune.train.config import RunConfig
-from softprune.train.yaml_io import write_yaml
+from softprune.train.config.keys import write_yaml
 
 
 class WrongError(Exception):

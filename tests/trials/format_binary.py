@@ -33,6 +33,7 @@ from softprune.records import parse_json
 from softprune.train.assembly import Assembly, assemble, open_source
 from softprune.train.checkpoints import Checkpoints, read_checkpoint, restore
 from softprune.train.config import RunConfig
+from softprune.train.config.keys import write_yaml
 from softprune.train.data.cifar import PIXELS, _read_binary, _read_python
 from softprune.train.data.files import Counts, read_idx, read_wav
 from softprune.train.data.har import FOLDER, SIGNALS, STEPS, read_har2
@@ -41,7 +42,6 @@ from softprune.train.data.speech import read_features
 from softprune.train.load_run import read_weights
 from softprune.train.processes import Processes
 from softprune.train.trainer import Position
-from softprune.train.yaml_io import write_yaml
 
 ALONE = Processes(rank=0, world=1, device=torch.device("cpu"))
 TWO = Counts(train=(1, 1), test=(1, 1))

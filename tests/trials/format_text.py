@@ -27,10 +27,10 @@ from softprune.reporting.live_run import WatchedRun
 from softprune.reporting.report import report_page
 from softprune.reporting.run import read_run, read_times
 from softprune.train.config import RunConfig
+from softprune.train.config.keys import parse_yaml, write_yaml
 from softprune.train.run_folder import RunFolder
 from softprune.train.sweep.sweep import Sweep
 from softprune.train.sweep.sweep_config import SweepConfig
-from softprune.train.yaml_io import parse_yaml, write_yaml
 
 Read = Callable[[bytes, int, Path, random.Random], str]
 """Reads a spoiled copy of a seed, given its number, in a folder of its own: "read", "noted" or "refused"."""

@@ -46,7 +46,7 @@ quickest first, up to the first that fails. It is
 
   python tests/trials/mutants.py --out benchmarks/results/trials/mutants.json --map /tmp/map.json
   python tests/trials/mutants.py --out benchmarks/results/trials/mutants.json --map /tmp/map.json --survivors
-  python tests/trials/mutants.py --only ops/g.py --list                       # what there is to be tried
+  python tests/trials/mutants.py --only ops/threshold.py --list                       # what there is to be tried
 
 Which test reaches what is found out first, by one traced run of the tests, and kept in --map; only files of tests that
 are new or changed are run again for it. The same command goes on where a stopped one was; what was found out about a
@@ -73,9 +73,9 @@ KILLED, TIMEOUT, SURVIVED, UNTRIED = "ktsu"
 # What survives and changes nothing that may be relied on: the file, part of the line, the beginning of the change, and
 # why. The line and not its number, so that the list outlives changes elsewhere.
 EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
-    ("ops/g.py", "spread = AUTO_DEVIATIONS", "w.numel() > 1 -> w.numel() >= 1",
+    ("ops/threshold.py", "spread = AUTO_DEVIATIONS", "w.numel() > 1 -> w.numel() >= 1",
      "the deviation of one number is NaN, for which k is 1 as well"),
-    ("ops/g.py", "spread = AUTO_DEVIATIONS", "0.0 -> 1.0", "k is 1 without a spread"),
+    ("ops/threshold.py", "spread = AUTO_DEVIATIONS", "0.0 -> 1.0", "k is 1 without a spread"),
     ("ops/threshold.py", "least = torch.finfo", "torch.finfo(w.dtype).tiny * w.sign() -> ",
      "signs are 1 or -1 where it is used: a weight of 0 lives only under a threshold of 0, and is then used as it is"),
     ("ops/recurrence/fused.py", "hidden = u.shape[0]", "0 -> 1", "u is square"),

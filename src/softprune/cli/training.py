@@ -182,7 +182,7 @@ def _report(outcome: Outcome) -> None:
 
 def methods() -> None:
     """List the methods: what each does with a budget, what it takes, where it was published, and one line about it."""
-    from softprune.methods.registry import method_class, method_names
+    from softprune.methods.base import method_class, method_names
 
     rows = table("method", "role", "takes", "paper", "what it does")
     for name in method_names():

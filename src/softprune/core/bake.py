@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from softprune.core.collapse import refuse_nonfinite
+from softprune.core.groups import refuse_sharded
 from softprune.core.parametrization import inside_compiled, link_of, managed_tensors, replace_transform, unregister
-from softprune.core.sharding import refuse_sharded
 from softprune.methods.masks import Masked
 from softprune.methods.transforms import Target, Transform
 from softprune.structure.gates import behind_gates, fold_gates, fold_ranks

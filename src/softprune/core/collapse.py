@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from softprune.core.groups import group_of
+from softprune.core.groups import effective_weight, group_of, sharded, whole
 from softprune.core.hooks import nonfinite
-from softprune.core.sharding import effective_weight, sharded, whole
 from softprune.methods.transforms import HeldThreshold, SoftThreshold, Solved, Target
 from softprune.ops import G
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from softprune.core.sharding import local
+from softprune.core.groups import local
 from softprune.methods.transforms import Transform
 
 

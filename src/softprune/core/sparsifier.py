@@ -19,7 +19,6 @@ from softprune.budget.show import Sheet, budget_sheet, profile_sheet
 from softprune.budget.units import Units
 from softprune.core import bake as baking
 from softprune.core.bake import Freezable, freeze_
-from softprune.core.checkpoint import load_folder, restore, save_folder, snapshot
 from softprune.core.collapse import (
     Collapse,
     CollapseWarning,
@@ -31,10 +30,22 @@ from softprune.core.collapse import (
     find_nonfinite,
     refuse_nonfinite,
 )
-from softprune.core.groups import learnt, param_groups, place, refuse_optimizers, unchanged_on_error
+from softprune.core.groups import (
+    learnt,
+    param_groups,
+    place,
+    refuse_optimizers,
+    refuse_readers,
+    refuse_sharded,
+    refuse_split,
+    settle,
+    settled_weight,
+    sharded,
+    unchanged_on_error,
+)
 from softprune.core.hooks import StepHooks, nonfinite
 from softprune.core.parametrization import Link
-from softprune.core.sharding import refuse_readers, refuse_sharded, refuse_split, settle, settled_weight, sharded
+from softprune.core.state_file import load_folder, restore, save_folder, snapshot
 from softprune.forecast.forecast import Forecast, outlook
 from softprune.goals.constraint import Part, copied
 from softprune.goals.select import keep_largest

@@ -32,8 +32,7 @@ from softprune.goals.base import Goal
 from softprune.goals.constraint import Part, make_part
 from softprune.goals.goal import Params, Rank, checked_goal
 from softprune.goals.schedule import Schedule
-from softprune.methods.base import Method, Total
-from softprune.methods.registry import from_config
+from softprune.methods.base import Method, Total, from_config
 from softprune.methods.transforms import SoftThreshold, Solved
 from softprune.structure.gates import Importance, gates_on
 from softprune.structure.kinds import JointCostOf, unit_kind

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from softprune.core.groups import group_of
-from softprune.core.sharding import whole
+from softprune.core.groups import group_of, whole
 from softprune.forecast.propose import ENOUGH, HARD, SHORT, check_onset_value
 from softprune.forecast.schedule import Schedule, caveat
 from softprune.forecast.simulate import LONGEST, Motion, crossing, read_motion, stride

@@ -2,14 +2,13 @@
 
 from softprune.methods.acdc import ACDC
 from softprune.methods.autosparse import AutoSparse
-from softprune.methods.base import Context, GoalSettings, Method, Total
+from softprune.methods.base import Context, GoalSettings, Method, Total, from_config, method_names, register, to_config
 from softprune.methods.dnw import DNW
 from softprune.methods.dpf import DPF
 from softprune.methods.dsr import DSR
 from softprune.methods.feather import Feather
 from softprune.methods.gmp import GMP
 from softprune.methods.imp import IMP
-from softprune.methods.registry import from_config, method_names, register, to_config
 from softprune.methods.rigl import RigL
 from softprune.methods.slats import SLATS
 from softprune.methods.snfs import SNFS

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, GoalSettings, Method, Total
-from softprune.methods.registry import register
+from softprune.methods.base import Context, GoalSettings, Method, Total, register
 from softprune.methods.transforms import SolvedMask, Target, Transform
 
 

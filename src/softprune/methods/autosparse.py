@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from softprune.methods.base import Context, GoalSettings, Method, Total
-from softprune.methods.registry import register
+from softprune.methods.base import Context, GoalSettings, Method, Total, register
 from softprune.methods.soft_threshold import PAPER_G, STR
 from softprune.methods.transforms import Target, Transform
 from softprune.ops import G, annealed

@@ -1,13 +1,14 @@
-"""The one interface that every method implements."""
+"""The one interface that every method implements, and methods by name and as plain data."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.optim import Adagrad, Optimizer
 from softprune.goals.schedule import Schedule, cubic
 from softprune.methods.masks import MovingMask
 from softprune.methods.transforms import Target, Transform
+from softprune.ops import Backward, Custom, Exp, G, Sigmoid, Softplus
 
 # What a method can be told to end with: a total for all tensors together, or what each of them keeps; "none" is left to
 # its own hyper-parameters.
@@ -198,3 +200,92 @@ class Method(ABC):
 
     def after_step(self, ctx: Context) -> None:  # noqa: B027
         """Weights have moved, goals are solved for, transforms have followed. Runs without gradient tracking."""
+
+
+# Names of methods, and methods as plain data.
+
+M = TypeVar("M", bound=type[Method])
+
+_METHODS: dict[str, type[Method]] = {}
+_GS: dict[str, type[G]] = {"sigmoid": Sigmoid, "exp": Exp, "softplus": Softplus}
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Class decorator: make a method known by name."""
+
+    def add(cls: M) -> M:
+        if name in _METHODS:
+            raise ValueError(f"a method named {name!r} exists already: {_METHODS[name].__qualname__}")
+        _METHODS[name] = cls
+        return cls
+
+    return add
+
+
+def method_names() -> list[str]:
+    return sorted(_METHODS)
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of a method by its name.
+
+    Raises:
+        ValueError: for an unknown name, naming the known ones.
+    """
+    if not isinstance(name, str) or name not in _METHODS:
+        raise ValueError(f"unknown method {name!r}; known are {', '.join(method_names())}")
+    return _METHODS[name]
+
+
+def to_config(method: Method) -> dict[str, Any]:
+    """The method as JSON-able data: its name and the fields that differ from their defaults."""
+    names = {cls: name for name, cls in _METHODS.items()}
+    if type(method) not in names:
+        raise ValueError(f"{type(method).__qualname__} is not registered: decorate it with @register(name)")
+    config: dict[str, Any] = {"method": names[type(method)]}
+    for f in dataclasses.fields(method):  # type: ignore[arg-type]
+        value = getattr(method, f.name)
+        if value != f.default:
+            config[f.name] = _encode(value)
+    return config
+
+
+def from_config(config: Mapping[str, Any]) -> Method:
+    """The method that `to_config` described.
+
+    Raises:
+        ValueError: for an unknown method or field, naming the known ones.
+    """
+    given = dict(config)
+    name = given.pop("method", None)
+    cls = method_class(name)
+    fields = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    unknown = sorted(set(given) - fields)
+    if unknown:
+        raise ValueError(f"method {name!r} has no field {', '.join(unknown)}; it has {', '.join(sorted(fields))}")
+    return cls(**{key: _decode(value) for key, value in given.items()})
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Custom):
+        raise ValueError("a Custom g holds Python functions and cannot be written to a file; use a named g there")
+    if isinstance(value, G):
+        kind = next((name for name, cls in _GS.items() if type(value) is cls), None)
+        if kind is None:
+            raise ValueError(f"{type(value).__name__} is not one of {', '.join(_GS)} and cannot be written to a file")
+        return {"g": kind, "k": value.k}
+    if isinstance(value, Backward):
+        return {"leak": value.leak} if value.until is None else {"leak": value.leak, "until": value.until}
+    return value
+
+
+def _decode(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if "g" in value and set(value) <= {"g", "k"}:
+        if value["g"] not in _GS:
+            raise ValueError(f"unknown g {value['g']!r}; known are {', '.join(_GS)}")
+        return _GS[value["g"]](k=value.get("k", 1.0))
+    if "leak" in value and set(value) <= {"leak", "until"}:
+        return Backward(value["leak"], value.get("until"))
+    raise ValueError(f"cannot read the value {dict(value)!r}")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from softprune.goals.schedule import constant
-from softprune.methods.base import GoalSettings, Method, Total
-from softprune.methods.registry import register
+from softprune.methods.base import GoalSettings, Method, Total, register
 from softprune.methods.transforms import SolvedMask, Target, Transform
 from softprune.ops import straight_through
 

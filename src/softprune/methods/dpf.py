@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from softprune.methods.base import Context, GoalSettings, Method, Total
+from softprune.methods.base import Context, GoalSettings, Method, Total, register
 from softprune.methods.masks import refuse_longer_than
-from softprune.methods.registry import register
 from softprune.methods.transforms import SolvedMask, Target, Transform
 from softprune.ops import straight_through
 

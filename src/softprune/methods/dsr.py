@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, Method
+from softprune.methods.base import Context, Method, register
 from softprune.methods.masks import moving, refuse_too_long, require_fraction, require_interval, share_out
-from softprune.methods.registry import register
 from softprune.ops import at_random
 
 

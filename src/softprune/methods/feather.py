@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from softprune.goals.schedule import cubic
-from softprune.methods.base import GoalSettings, Method, Total
+from softprune.methods.base import GoalSettings, Method, Total, register
 from softprune.methods.masks import require_fraction
-from softprune.methods.registry import register
 from softprune.methods.transforms import SolvedThreshold, Target, Transform
 from softprune.ops import Backward
 

@@ -9,9 +9,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from softprune.goals.schedule import Staircase, begins_round
-from softprune.methods.base import Context, GoalSettings, Method, Total
+from softprune.methods.base import Context, GoalSettings, Method, Total, register
 from softprune.methods.masks import Remembered
-from softprune.methods.registry import register
 from softprune.methods.transforms import SolvedMask, Target, Transform
 
 

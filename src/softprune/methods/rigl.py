@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, Method
+from softprune.methods.base import Context, Method, register
 from softprune.methods.masks import due, moving, refuse_too_long, require_fraction, require_interval
-from softprune.methods.registry import register
 from softprune.ops import largest
 
 

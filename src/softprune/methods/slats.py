@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from softprune.goals.schedule import constant
-from softprune.methods.base import Context, GoalSettings, Method, Total
-from softprune.methods.registry import register
+from softprune.methods.base import Context, GoalSettings, Method, Total, register
 from softprune.methods.transforms import SolvedThreshold, Target, Transform
 from softprune.ops import straight_through
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, Method, Total
+from softprune.methods.base import Context, Method, Total, register
 from softprune.methods.masks import (
     MovingMask,
     due,
@@ -18,7 +18,6 @@ from softprune.methods.masks import (
     require_interval,
     share_out,
 )
-from softprune.methods.registry import register
 from softprune.methods.transforms import Target, Transform
 from softprune.ops import largest
 

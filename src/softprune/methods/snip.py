@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from softprune.methods.base import Context, Method, Total
+from softprune.methods.base import Context, Method, Total, register
 from softprune.methods.masks import MovingMask, moving
-from softprune.methods.registry import register
 from softprune.methods.transforms import Target, Transform
 from softprune.ops import largest
 

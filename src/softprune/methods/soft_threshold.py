@@ -10,8 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from softprune.methods.base import GoalSettings, Method, Total
-from softprune.methods.registry import register
+from softprune.methods.base import GoalSettings, Method, Total, register
 from softprune.methods.transforms import SoftThreshold, SolvedThreshold, Target, Transform, threshold_dtype
 from softprune.ops import Backward, G, Sigmoid, annealed, masked
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from softprune.methods.base import GoalSettings, Method, Total
-from softprune.methods.registry import register
+from softprune.methods.base import GoalSettings, Method, Total, register
 from softprune.methods.transforms import SolvedThreshold, Target, Transform
 from softprune.ops import straight_through
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from softprune.methods.base import Method, Total
+from softprune.methods.base import Method, Total, register
 from softprune.methods.masks import Masked
-from softprune.methods.registry import register
 from softprune.methods.transforms import Target, Transform
 
 

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from softprune.goals.schedule import constant
-from softprune.methods.base import Context, GoalSettings, Method, Total
-from softprune.methods.registry import register
+from softprune.methods.base import Context, GoalSettings, Method, Total, register
 from softprune.methods.transforms import Solved, Target, Transform, above, threshold_dtype
 
 # Molchanov et al. 2017, equation 14: the divergence from a log-uniform prior, fitted.

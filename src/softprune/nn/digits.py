@@ -2,8 +2,6 @@
 
 from torch import nn
 
-from softprune.nn.small import conv_block
-
 
 def digits_cnn(num_classes: int = 10) -> nn.Module:
     """Three convolutions with batch norm and a linear head: 93,728 weights without bias for 1x8x8 images."""
@@ -16,3 +14,8 @@ def digits_cnn(num_classes: int = 10) -> nn.Module:
         nn.Flatten(),
         nn.Linear(128, num_classes),
     )
+
+
+def conv_block(inputs: int, outputs: int) -> list[nn.Module]:
+    """A 3x3 convolution with padding, batch norm and ReLU."""
+    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]

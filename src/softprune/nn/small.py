@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from softprune.nn.digits import conv_block
+
 
 def small_cnn(num_classes: int = 10) -> nn.Module:
     """Four convolutions with batch norm and two linear layers: 261,392 weights and 3,926,912 multiply-adds."""
@@ -17,8 +19,3 @@ def small_cnn(num_classes: int = 10) -> nn.Module:
         nn.ReLU(),
         nn.Linear(64, num_classes),
     )
-
-
-def conv_block(inputs: int, outputs: int) -> list[nn.Module]:
-    """A 3x3 convolution with padding, batch norm and ReLU."""
-    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]

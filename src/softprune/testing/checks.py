@@ -20,8 +20,7 @@ from softprune.budget.budget import Budget
 from softprune.core.sparsify import sparsify
 from softprune.goals.goal import Params
 from softprune.goals.schedule import asked
-from softprune.methods.base import Method
-from softprune.methods.registry import from_config, to_config
+from softprune.methods.base import Method, from_config, to_config
 from softprune.testing.trial import (
     EVERY,
     GOAL,

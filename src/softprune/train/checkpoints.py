@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from softprune.core.sharding import placed_like, whole
+from softprune.core.groups import placed_like, whole
 from softprune.core.state_file import read_state, write_state
 from softprune.train.assembly import Assembly
 from softprune.train.processes import Processes

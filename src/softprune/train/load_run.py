@@ -16,7 +16,7 @@ from softprune.budget.budget import Budget
 from softprune.core.bake import bake
 from softprune.core.sparsify import sparsify
 from softprune.core.state_file import FACTS, read_torch_file, write_tensors
-from softprune.methods.registry import from_config
+from softprune.methods.base import from_config
 from softprune.nn.catalog import build, example_shape
 from softprune.nn.low_rank import take_ranks_
 from softprune.records import CONFIG

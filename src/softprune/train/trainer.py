@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from softprune.budget.units import unit_words
-from softprune.core.sharding import local, whole
+from softprune.core.groups import local, whole
 from softprune.train.assembly import Assembly
 from softprune.train.checkpoints import Checkpoints
 from softprune.train.data.source import Epoch, Source

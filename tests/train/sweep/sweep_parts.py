@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from softprune.core.state_file import read_state
+from softprune.train.config.keys import write_yaml
 from softprune.train.run_folder import RunFolder
 from softprune.train.sweep.run import run_sweep
 from softprune.train.sweep.sweep import Sweep
 from softprune.train.sweep.worker import TrialWatcher
-from softprune.train.yaml_io import write_yaml
 
 SHORT = {"model": "sweep_parts:probe", "epochs": 1, "data.subset": 128, "threads": 1, "propose.push": 2.0}
 

@@ -6,10 +6,10 @@ import pytest
 from sweep_parts import SHORT, write_sweep
 
 from softprune.train.config import ConfigError, RunConfig
+from softprune.train.config.keys import write_yaml
 from softprune.train.sweep.run import describe
 from softprune.train.sweep.sweep import Sweep
 from softprune.train.sweep.sweep_config import SweepConfig
-from softprune.train.yaml_io import write_yaml
 
 GOOD = {"base": "digits/str", "search": {"optimizer.lr": [0.05, 0.1]}, "sampler": "grid"}
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from softprune.budget.units import unit_words
 from softprune.goals.goal import GOALS
-from softprune.train.config.goal import GoalConfig
-from softprune.train.config.method import PROPOSE, MethodConfig, method_defaults
+from softprune.train.config.goal import PROPOSE, GoalConfig, MethodConfig, method_defaults
 from softprune.train.config.sections import Problem, ProposeConfig, ScheduleConfig, Section, shown
 from softprune.train.data.datasets import without_effect
 

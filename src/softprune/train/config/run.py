@@ -16,12 +16,18 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from softprune.methods.registry import method_names
+from softprune.methods.base import method_names
 from softprune.records import read_text
 from softprune.train.config.check import contradictions
-from softprune.train.config.goal import GoalConfig, RuleConfig, check_match
-from softprune.train.config.keys import ConfigFile, field_at, is_list, known_keys, leaves, section_at
-from softprune.train.config.method import MethodConfig, method_defaults, method_descriptions
+from softprune.train.config.goal import (
+    GoalConfig,
+    MethodConfig,
+    RuleConfig,
+    check_match,
+    method_defaults,
+    method_descriptions,
+)
+from softprune.train.config.keys import ConfigFile, field_at, is_list, known_keys, leaves, parse_yaml, section_at
 from softprune.train.config.sections import (
     FROM_LIST,
     CheckpointConfig,
@@ -43,7 +49,6 @@ from softprune.train.config.sections import (
     refuse_code,
     unknown_key,
 )
-from softprune.train.yaml_io import parse_yaml
 
 MOST_BYTES = 4 << 20  # of a configuration: YAML is read slowly, and nobody writes so much
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # also the name of a folder

@@ -13,8 +13,8 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from softprune.train.config import ConfigError, Problem, RunConfig
+from softprune.train.config.goal import method_defaults
 from softprune.train.config.keys import field_at
-from softprune.train.config.method import method_defaults
 from softprune.train.config.run import apply_overrides, texts_of
 from softprune.train.config.sections import is_factory, refuse_code
 from softprune.train.schedule import stretch

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from softprune.records import read_text
-from softprune.train.config.keys import ConfigFile, explain
+from softprune.train.config.keys import ConfigFile, explain, parse_yaml
 from softprune.train.config.run import MOST_BYTES, RunConfig
 from softprune.train.config.sections import FROM_LIST, ConfigError, Count, Named, Problem, Section, shown
-from softprune.train.yaml_io import parse_yaml
 
 if TYPE_CHECKING:
     import optuna
