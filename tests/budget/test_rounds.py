@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from softprune import restarted
-from softprune.goals.schedule import Staircase, asked, begins_round
+from softprune.goals.base import Staircase, asked, begins_round
 
 
 def test_what_is_left_shrinks_by_the_same_factor():

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from softprune.goals.schedule import Staircase, constant, cubic
+from softprune.goals.base import Staircase, constant, cubic
 from softprune.methods import from_config, method_names, to_config
 from softprune.methods.acdc import Alternation
 from softprune.methods.base import Context, GoalSettings, method_class

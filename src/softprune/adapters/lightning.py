@@ -18,9 +18,8 @@ from softprune.core.groups import learnt, take_out
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.core.sparsify import sparsify
-from softprune.goals.base import Goal
+from softprune.goals.base import Goal, Schedule
 from softprune.goals.goal import Rank
-from softprune.goals.schedule import Schedule
 from softprune.methods.base import Method
 
 

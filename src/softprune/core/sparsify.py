@@ -28,10 +28,9 @@ from softprune.core.candidates import (
 from softprune.core.parametrization import register
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
-from softprune.goals.base import Goal
+from softprune.goals.base import Goal, Schedule
 from softprune.goals.constraint import Part, make_part
 from softprune.goals.goal import Params, Rank, checked_goal
-from softprune.goals.schedule import Schedule
 from softprune.methods.base import Method, Total, from_config
 from softprune.methods.transforms import SoftThreshold, Solved
 from softprune.structure.gates import Importance, gates_on

@@ -13,8 +13,7 @@ from torch import nn
 
 from softprune.budget.costs import Cost, PerWeight, Profile, equal_density
 from softprune.core.parametrization import unwritten
-from softprune.goals.base import Goal
-from softprune.goals.schedule import Constant, Ramp, Schedule, Staircase, asked
+from softprune.goals.base import Constant, Goal, Ramp, Schedule, Staircase, asked
 from softprune.goals.select import Predictor
 from softprune.methods.base import GoalSettings, Method
 from softprune.methods.transforms import Solved, Target

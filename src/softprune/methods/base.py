@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adagrad, Optimizer
 
-from softprune.goals.schedule import Schedule, cubic
+from softprune.goals.base import Schedule, cubic
 from softprune.methods.masks import MovingMask
 from softprune.methods.transforms import Target, Transform
 from softprune.ops import Backward, Custom, Exp, G, Sigmoid, Softplus

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from softprune.goals.schedule import constant
+from softprune.goals.base import constant
 from softprune.methods.base import GoalSettings, Method, Total, register
 from softprune.methods.transforms import SolvedMask, Target, Transform
 from softprune.ops import straight_through

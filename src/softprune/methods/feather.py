@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from softprune.goals.schedule import cubic
+from softprune.goals.base import cubic
 from softprune.methods.base import GoalSettings, Method, Total, register
 from softprune.methods.masks import require_fraction
 from softprune.methods.transforms import SolvedThreshold, Target, Transform

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from softprune.goals.schedule import Staircase, begins_round
+from softprune.goals.base import Staircase, begins_round
 from softprune.methods.base import Context, GoalSettings, Method, Total, register
 from softprune.methods.masks import Remembered
 from softprune.methods.transforms import SolvedMask, Target, Transform

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from softprune.goals.schedule import constant
+from softprune.goals.base import constant
 from softprune.methods.base import Context, GoalSettings, Method, Total, register
 from softprune.methods.transforms import SolvedThreshold, Target, Transform
 from softprune.ops import straight_through

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from softprune.goals.schedule import constant
+from softprune.goals.base import constant
 from softprune.methods.base import Context, GoalSettings, Method, Total, register
 from softprune.methods.transforms import Solved, Target, Transform, above, threshold_dtype
 

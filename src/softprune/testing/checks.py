@@ -18,8 +18,8 @@ from torch.optim import SGD
 
 from softprune.budget.budget import Budget
 from softprune.core.sparsify import sparsify
+from softprune.goals.base import asked
 from softprune.goals.goal import Params
-from softprune.goals.schedule import asked
 from softprune.methods.base import Method, from_config, to_config
 from softprune.testing.trial import (
     EVERY,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from softprune.goals.schedule import restarted
+from softprune.goals.base import restarted
 from softprune.train.config import RunConfig, ScheduleConfig
 
 

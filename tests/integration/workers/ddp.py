@@ -13,8 +13,8 @@ from training import batches, net, optimizer_of, quiet, train
 
 from softprune.core.collapse import CollapseWarning
 from softprune.core.sparsify import freeze_support, sparsify
+from softprune.goals.base import constant
 from softprune.goals.goal import Sparsity
-from softprune.goals.schedule import constant
 from softprune.methods import GMP, STR
 from softprune.train.processes import run_and_leave
 

@@ -16,9 +16,8 @@ from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.budget.latency import LatencyTable
 from softprune.core.rule import Match, Rule
-from softprune.goals.base import Goal
+from softprune.goals.base import Goal, Schedule, constant, cubic, linear
 from softprune.goals.goal import GOALS
-from softprune.goals.schedule import Schedule, constant, cubic, linear
 from softprune.methods.base import Method, from_config, method_names
 from softprune.ops import Backward, G
 from softprune.train.config.sections import (
