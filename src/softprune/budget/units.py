@@ -10,21 +10,14 @@ from typing import ClassVar, Literal
 
 @dataclass(frozen=True)
 class UnitWords:
-    """What is said of a kind of units, and what can be told of one; what they do is in `structure.kinds`.
+    """What is said of a kind of units, and what can be told of one; what they do is in `structure.kinds`."""
 
-    Args:
-        kind: its name in files and configurations.
-        noun: one of them.
-        importances: whether each has an importance, so that managed tensors hold these and not weights.
-        costed: whether what one adds to the cost of a network is known by itself, as multiply-adds of a weight are.
-        sized: whether it has rows and columns.
-    """
-
-    kind: str
-    noun: str
-    importances: bool = True
+    kind: str  # its name in files and configurations
+    noun: str  # one of them
+    importances: bool = True  # whether each has an importance, so that managed tensors hold these and not weights
+    # whether what one adds to the cost of a network is known by itself, as multiply-adds of a weight are
     costed: bool = False
-    sized: bool = False
+    sized: bool = False  # whether it has rows and columns
 
     @property
     def plural(self) -> str:

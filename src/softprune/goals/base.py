@@ -82,16 +82,13 @@ class Staircase:
     With R rounds and the density d at the end, the density in round r (from 0) is ``d^(r / (R - 1))``: the first round
     is dense, the last one has the whole goal.
 
-    Args:
-        rounds: R, at least 2.
-        density: d; known once there is a goal (see `towards`). Without one the steps of the goal are equal.
-
     >>> steps = Staircase(3, density=0.01)
     >>> [round(1 - 0.99 * steps(progress), 6) for progress in (0.0, 0.3, 0.4, 0.7, 1.0)]
     [1.0, 1.0, 0.1, 0.01, 0.01]
     """
 
-    rounds: int
+    rounds: int  # R, at least 2
+    # d; known once there is a goal (see `towards`). Without one the steps of the goal are equal
     density: float | None = None
 
     def __call__(self, progress: float) -> float:
@@ -152,19 +149,12 @@ Measure = Literal["weights", "params", "macs"]
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run was found to end with, for reports; None is not known.
+    """What a run was found to end with, for reports; None is not known."""
 
-    Args:
-        units: all weights, or other units, that are managed.
-        left: those that are left.
-        stored: parameters of the whole network without what is pruned, where units are not weights.
-        macs: multiply-adds that are left.
-    """
-
-    units: int | None = None
-    left: int | None = None
-    stored: int | None = None
-    macs: int | None = None
+    units: int | None = None  # all weights, or other units, that are managed
+    left: int | None = None  # those that are left
+    stored: int | None = None  # parameters of the whole network without what is pruned, where units are not weights
+    macs: int | None = None  # multiply-adds that are left
 
 
 class Goal(ABC):

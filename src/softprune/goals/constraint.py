@@ -28,19 +28,12 @@ FLOOR_SHARE = 0.05
 
 @dataclass(frozen=True, eq=False)
 class ConstrainedTensor:
-    """One tensor under a goal.
+    """One tensor under a goal."""
 
-    Args:
-        target: the tensor.
-        settings: how its method approaches a goal.
-        cost: what its kept weights add to the total.
-        floor: the number of its largest weights that stay whatever happens.
-    """
-
-    target: Target
-    settings: GoalSettings
-    cost: Cost
-    floor: int
+    target: Target  # the tensor
+    settings: GoalSettings  # how its method approaches a goal
+    cost: Cost  # what its kept weights add to the total
+    floor: int  # the number of its largest weights that stay whatever happens
 
     @property
     def transform(self) -> Solved:
@@ -51,26 +44,16 @@ class ConstrainedTensor:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The tensors that share a total.
+    """The tensors that share a total."""
 
-    Args:
-        goal: as the user gave it.
-        schedule: the fraction of the goal that holds at each point of the training.
-        tensors: those it is for.
-        full: total cost with every weight kept.
-        final: total cost allowed once the goal holds.
-        density: that of all tensors with which the goal would hold if it were the same for all.
-        joint: what units cost together, where that is no sum over the tensors.
-        predictor: where the last solutions lay, which makes the next one faster and changes nothing else.
-    """
-
-    goal: Goal
-    schedule: Schedule
-    tensors: tuple[ConstrainedTensor, ...]
-    full: float
-    final: float
-    density: float
-    joint: JointCost | None = None
+    goal: Goal  # as the user gave it
+    schedule: Schedule  # the fraction of the goal that holds at each point of the training
+    tensors: tuple[ConstrainedTensor, ...]  # those it is for
+    full: float  # total cost with every weight kept
+    final: float  # total cost allowed once the goal holds
+    density: float  # that of all tensors with which the goal would hold if it were the same for all
+    joint: JointCost | None = None  # what units cost together, where that is no sum over the tensors
+    # where the last solutions lay, which makes the next one faster and changes nothing else
     predictor: Predictor = field(default_factory=Predictor)
 
     def allowed(self, progress: float) -> float:

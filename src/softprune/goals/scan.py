@@ -29,19 +29,12 @@ _BITS = {
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A tensor as a matrix in the order of its memory, such that the weights of a row share a threshold.
+    """A tensor as a matrix in the order of its memory, such that the weights of a row share a threshold."""
 
-    Args:
-        flat: all weights as a vector.
-        count: the number of rows.
-        columns: the length of a row.
-        group: which threshold each row has; None if the rows have the thresholds in their order.
-    """
-
-    flat: Tensor
-    count: int
-    columns: int
-    group: Tensor | None = None
+    flat: Tensor  # all weights as a vector
+    count: int  # the number of rows
+    columns: int  # the length of a row
+    group: Tensor | None = None  # which threshold each row has; None if the rows have the thresholds in their order
 
     def pieces(self, piece: int) -> Iterator[tuple[slice, slice]]:
         """Stretches of the vector, and the rows that they are of: several whole rows, or a part of one."""

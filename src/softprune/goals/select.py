@@ -54,19 +54,12 @@ class Sample(NamedTuple):
 
 @dataclass
 class Predictor:
-    """Where the last borders lay, to guess the next. Only a hint: it is in no checkpoint.
+    """Where the last borders lay, to guess the next. Only a hint: it is in no checkpoint."""
 
-    Attributes:
-        place: log of the last border; None before the first.
-        stride: how far it moved in the last step.
-        miss: how far the guesses were off lately.
-        crowd: weights per unit of log key near it.
-    """
-
-    place: float | None = None
-    stride: float = 0.0
-    miss: float = 0.0
-    crowd: float = 0.0
+    place: float | None = None  # log of the last border; None before the first
+    stride: float = 0.0  # how far it moved in the last step
+    miss: float = 0.0  # how far the guesses were off lately
+    crowd: float = 0.0  # weights per unit of log key near it
 
     def guess(self, total: int) -> Bounds | None:
         """Where the next border lies if it goes on as it went; so wide that total^(2/3) / 4 weights are inside."""
@@ -160,19 +153,12 @@ def _window(r: Ranked, bounds: Bounds) -> Window:
 
 @dataclass
 class Selection:
-    """Which weights are selected.
+    """Which weights are selected."""
 
-    Args:
-        border: the largest key that is not (0 if everything is).
-        bounds: that the border lies in.
-        keep: of those within the bounds, per tensor, whether they are selected.
-        kept: how many are selected of each tensor.
-    """
-
-    border: float
-    bounds: Bounds
-    keep: list[Array]
-    kept: list[int]
+    border: float  # the largest key that is not (0 if everything is)
+    bounds: Bounds  # that the border lies in
+    keep: list[Array]  # of those within the bounds, per tensor, whether they are selected
+    kept: list[int]  # how many are selected of each tensor
 
     @property
     def crowd(self) -> float:
@@ -182,17 +168,11 @@ class Selection:
 
 
 class Thresholds(NamedTuple):
-    """What parts the selected weights of one tensor from the others.
+    """What parts the selected weights of one tensor from the others."""
 
-    Args:
-        alpha: the thresholds, like the scale.
-        kept: how many weights lie above them.
-        crossing: how many weights lie near the border, per group, and per unit of log alpha.
-    """
-
-    alpha: Tensor
-    kept: int
-    crossing: Tensor
+    alpha: Tensor  # the thresholds, like the scale
+    kept: int  # how many weights lie above them
+    crossing: Tensor  # how many weights lie near the border, per group, and per unit of log alpha
 
 
 def select(tensors: Sequence[Ranked], allowed: float, *, guess: Bounds | None = None) -> Selection | None:

@@ -60,40 +60,24 @@ class Channels:
 
 @dataclass(frozen=True)
 class Flow:
-    """What is known of a tensor that flows through the network.
+    """What is known of a tensor that flows through the network."""
 
-    Args:
-        axis: where its channels are.
-        channels: the number of each.
-        constant: where the tape tells what each holds if that is the same everywhere and for every input, else NaN.
-    """
-
-    axis: int
-    channels: Sequence[int]
-    constant: int
+    axis: int  # where its channels are
+    channels: Sequence[int]  # the number of each
+    constant: int  # where the tape tells what each holds if that is the same everywhere and for every input, else NaN
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A layer with weights, as it is used at one place.
+    """A layer with weights, as it is used at one place."""
 
-    Args:
-        path: of its module.
-        kind: "convolution", "transposed", "linear" or "norm".
-        inputs: the channels that it reads; those of a norm are its outputs as well.
-        constant: where the tape tells what each of them holds.
-        outputs: the channels that it makes.
-        groups: of a convolution.
-        exact: whether a constant input adds the same to every output position; not so next to padding.
-    """
-
-    path: str
-    kind: str
-    inputs: Sequence[int]
-    constant: int
-    outputs: Sequence[int]
-    groups: int = 1
-    exact: bool = True
+    path: str  # of its module
+    kind: str  # "convolution", "transposed", "linear" or "norm"
+    inputs: Sequence[int]  # the channels that it reads; those of a norm are its outputs as well
+    constant: int  # where the tape tells what each of them holds
+    outputs: Sequence[int]  # the channels that it makes
+    groups: int = 1  # of a convolution
+    exact: bool = True  # whether a constant input adds the same to every output position; not so next to padding
 
     @property
     def depthwise(self) -> bool:
@@ -191,25 +175,17 @@ class Tape:
 
 @dataclass
 class Walk:
-    """What is known of a network so far, as its channels are followed through its operations.
+    """What is known of a network so far, as its channels are followed through its operations."""
 
-    Args:
-        model: the network that the program was made of.
-        names: placeholder -> name of the parameter or buffer.
-        channels: of all tensors.
-        flows: what is known of the value of each node; nodes that are not here are not followed.
-        readers: the layers with weights, each time one is used.
-        pools: the channels of each average pool, and how many numbers of each it averages.
-        tape: what the channels hold.
-    """
-
-    model: nn.Module
-    names: dict[str, str]
-    channels: Channels = field(default_factory=Channels)
+    model: nn.Module  # the network that the program was made of
+    names: dict[str, str]  # placeholder -> name of the parameter or buffer
+    channels: Channels = field(default_factory=Channels)  # of all tensors
+    # what is known of the value of each node; nodes that are not here are not followed
     flows: dict[Node, Flow] = field(default_factory=dict)
-    readers: list[Reader] = field(default_factory=list)
+    readers: list[Reader] = field(default_factory=list)  # the layers with weights, each time one is used
+    # the channels of each average pool, and how many numbers of each it averages
     pools: list[tuple[Sequence[int], int]] = field(default_factory=list)
-    tape: Tape = field(default_factory=Tape)
+    tape: Tape = field(default_factory=Tape)  # what the channels hold
 
     def flow(self, node: Any) -> Flow | None:
         return self.flows.get(node) if isinstance(node, Node) else None

@@ -73,21 +73,13 @@ class Gate(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Gated:
-    """Where gates go.
+    """Where gates go."""
 
-    Args:
-        path: of the layer whose units they are.
-        layer: that layer.
-        shape: of the importances.
-        tensors: the tensors that they act on, with their modules.
-        block: as of :class:`Gate`.
-    """
-
-    path: str
-    layer: nn.Module
-    shape: tuple[int, ...]
-    tensors: tuple[tuple[nn.Module, str], ...]
-    block: tuple[int, ...] = (1,)
+    path: str  # of the layer whose units they are
+    layer: nn.Module  # that layer
+    shape: tuple[int, ...]  # of the importances
+    tensors: tuple[tuple[nn.Module, str], ...]  # the tensors that they act on, with their modules
+    block: tuple[int, ...] = (1,)  # as of `Gate`
 
 
 @contextmanager

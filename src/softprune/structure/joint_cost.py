@@ -117,17 +117,11 @@ class StoredUnits(JointCost):
 
 @dataclass(frozen=True, eq=False)
 class GatedFilters:
-    """The filters that a part decides on.
+    """The filters that a part decides on."""
 
-    Args:
-        paths: the layers whose filters they are, in the order of the part's tensors.
-        sizes: the number of filters of each.
-        tensors: for each layer the names of the tensors that its gates act on.
-    """
-
-    paths: tuple[str, ...]
-    sizes: tuple[int, ...]
-    tensors: tuple[tuple[str, ...], ...]
+    paths: tuple[str, ...]  # the layers whose filters they are, in the order of the part's tensors
+    sizes: tuple[int, ...]  # the number of filters of each
+    tensors: tuple[tuple[str, ...], ...]  # for each layer the names of the tensors that its gates act on
 
     def slices(self) -> list[slice]:
         ends = np.cumsum(self.sizes).tolist()

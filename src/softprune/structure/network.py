@@ -18,17 +18,11 @@ from softprune.structure.program import Example, exported
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A layer with weights, as it is used at one place.
+    """A layer with weights, as it is used at one place."""
 
-    Args:
-        reader: what the walk has noted.
-        inputs: the numbers of the channels that it reads, one stands for all that are joined.
-        outputs: of those that it makes.
-    """
-
-    reader: Reader
-    inputs: Tensor
-    outputs: Tensor
+    reader: Reader  # what the walk has noted
+    inputs: Tensor  # the numbers of the channels that it reads, one stands for all that are joined
+    outputs: Tensor  # of those that it makes
 
     @property
     def sides(self) -> tuple[Tensor, Tensor]:
@@ -37,21 +31,13 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What a walk has found.
+    """What a walk has found."""
 
-    Args:
-        places: the layers, each time one is used, in order.
-        pools: the channels of each average pool, and how many numbers of each it averages.
-        pins: channel -> why it must stay.
-        count: how many numbers of channels there are.
-        tape: what the channels hold.
-    """
-
-    places: tuple[Place, ...]
-    pools: tuple[tuple[Tensor, int], ...]
-    pins: dict[int, str]
-    count: int
-    tape: Tape
+    places: tuple[Place, ...]  # the layers, each time one is used, in order
+    pools: tuple[tuple[Tensor, int], ...]  # the channels of each average pool, and how many numbers of each it averages
+    pins: dict[int, str]  # channel -> why it must stay
+    count: int  # how many numbers of channels there are
+    tape: Tape  # what the channels hold
 
     def again(self, path: str) -> list[Place]:
         """All places of a layer that is used more than once."""
@@ -172,17 +158,11 @@ class Left:
 
 @dataclass(frozen=True, eq=False)
 class Removal:
-    """What goes.
+    """What goes."""
 
-    Args:
-        gone: whether each channel does.
-        heard: whether a reader needs it.
-        constants: what the channels hold, as the tape tells it.
-    """
-
-    gone: Tensor
-    heard: Tensor
-    constants: list[Tensor]
+    gone: Tensor  # whether each channel does
+    heard: Tensor  # whether a reader needs it
+    constants: list[Tensor]  # what the channels hold, as the tape tells it
 
 
 def decide(network: Network, values: Values) -> Removal:

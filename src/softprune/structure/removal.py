@@ -16,21 +16,13 @@ from softprune.structure.network import Network, Place, Removal, taken_over
 
 @dataclass(frozen=True)
 class _Line:
-    """One layer.
+    """One layer."""
 
-    Args:
-        place: where it is first used.
-        taps: weights for one input and one output; 0 for a norm.
-        groups: that inputs are divided into; of a depthwise layer, and of a norm, each output has one input.
-        own: parameters that each output has besides.
-        uses: multiply-adds for each weight.
-    """
-
-    place: Place
-    taps: int
-    groups: int
-    own: int
-    uses: float
+    place: Place  # where it is first used
+    taps: int  # weights for one input and one output; 0 for a norm
+    groups: int  # that inputs are divided into; of a depthwise layer, and of a norm, each output has one input
+    own: int  # parameters that each output has besides
+    uses: float  # multiply-adds for each weight
     alone: bool
 
 

@@ -24,29 +24,17 @@ Array = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Job:
-    """One network with its input, for one engine after the other.
+    """One network with its input, for one engine after the other."""
 
-    Attributes:
-        spx: the file for our engine.
-        onnx: the file for other engines, if one of them takes part.
-        zoo: the name from which PyTorch makes the module, if there is one.
-        shapes: of the inputs, with the batch.
-        batch: samples per call.
-        threads: threads of each engine.
-        tune: whether our engine measures the fastest way to compute each layer.
-        layers: whether to time each layer too.
-        level: instruction set of our kernels; None takes the best of the processor.
-    """
-
-    spx: str
-    onnx: str | None
-    zoo: str | None
-    shapes: tuple[tuple[int, ...], ...]
-    batch: int = 1
-    threads: int = 1
-    tune: bool = True
-    layers: bool = True
-    level: str | None = None
+    spx: str  # the file for our engine
+    onnx: str | None  # the file for other engines, if one of them takes part
+    zoo: str | None  # the name from which PyTorch makes the module, if there is one
+    shapes: tuple[tuple[int, ...], ...]  # of the inputs, with the batch
+    batch: int = 1  # samples per call
+    threads: int = 1  # threads of each engine
+    tune: bool = True  # whether our engine measures the fastest way to compute each layer
+    layers: bool = True  # whether to time each layer too
+    level: str | None = None  # instruction set of our kernels; None takes the best of the processor
 
     def inputs(self) -> list[Array]:
         """Random numbers, the same in every process."""

@@ -139,27 +139,16 @@ OURS = "softprune"
 
 @dataclass(frozen=True)
 class TimedLayer:
-    """One step of the network.
+    """One step of the network."""
 
-    Attributes:
-        path: of the module.
-        what: the operation.
-        how: the kernel and its tile.
-        nonzeros: weights that are not zero.
-        macs: multiply-adds on them.
-        microseconds: the fastest run.
-        gflops: two operations per multiply-add, per second.
-        roofline: share of what the threads can load from the second-level cache.
-    """
-
-    path: str
-    what: str
-    how: str
-    nonzeros: int
-    macs: int
-    microseconds: float
-    gflops: float
-    roofline: float
+    path: str  # of the module
+    what: str  # the operation
+    how: str  # the kernel and its tile
+    nonzeros: int  # weights that are not zero
+    macs: int  # multiply-adds on them
+    microseconds: float  # the fastest run
+    gflops: float  # two operations per multiply-add, per second
+    roofline: float  # share of what the threads can load from the second-level cache
 
 
 def layers(engine: Engine, *, batch: int = 1, repeats: int = 30, roofline: Roofline | None = None) -> list[TimedLayer]:

@@ -29,23 +29,17 @@ TILE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 class ConvKernel(Kernel):
     """A convolution.
 
-    Attributes:
-        grid: of the input.
-        start: the input's first plane.
-        residual: what is added before the activation, or None.
-        arena: for scratch, which the convolutions of a program share.
-
     The weight is (outputs, inputs per group, rows, columns).
     """
 
     threads: int
     geometry: Geometry
-    grid: Grid
-    start: Array
+    grid: Grid  # of the input
+    start: Array  # the input's first plane
     out: Array
-    residual: Array | None
+    residual: Array | None  # what is added before the activation, or None
     groups: int
-    arena: Arena
+    arena: Arena  # for scratch, which the convolutions of a program share
     _tables: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -45,19 +45,14 @@ class Lanes:
 class DepthwiseKernel(Kernel):
     """A depthwise convolution.
 
-    Attributes:
-        grid: of the input, one plane per channel.
-        start: the input's first plane.
-        out: the output, columns side by side.
-
     The weight is (outputs, 1, rows, columns).
     """
 
     threads: int
     geometry: Geometry
-    grid: Grid
-    start: Array
-    out: Array
+    grid: Grid  # of the input, one plane per channel
+    start: Array  # the input's first plane
+    out: Array  # the output, columns side by side
 
     @property
     def macs(self) -> int:

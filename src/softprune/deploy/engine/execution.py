@@ -32,21 +32,13 @@ def bounds_of(op: Op) -> tuple[float, float]:
 
 @dataclass(frozen=True, order=True)
 class KernelChoice:
-    """A way to compute a layer.
+    """A way to compute a layer."""
 
-    Attributes:
-        kind: "sparse", "dense" or "depthwise"; of a linear layer with few rows "index", "masks" or "dense".
-        vectors: vectors of pixels per tile; 0 where there are no tiles.
-        shifted: whether misaligned taps are shifted in registers.
-        by_channel: whether threads share the channels instead of the tiles.
-        blocks: blocks of input channels; what a tile reads of one block should fit into the first-level cache.
-    """
-
-    kind: str
-    vectors: int
-    shifted: bool = False
-    by_channel: bool = False
-    blocks: int = 1
+    kind: str  # "sparse", "dense" or "depthwise"; of a linear layer with few rows "index", "masks" or "dense"
+    vectors: int  # vectors of pixels per tile; 0 where there are no tiles
+    shifted: bool = False  # whether misaligned taps are shifted in registers
+    by_channel: bool = False  # whether threads share the channels instead of the tiles
+    blocks: int = 1  # blocks of input channels; what a tile reads of one block should fit into the first-level cache
 
     @property
     def text(self) -> str:
@@ -66,18 +58,13 @@ class RowProgress:
 
 @dataclass
 class Kernel(ABC):
-    """A layer that can be computed in several ways, with everything that its kernels need.
-
-    Attributes:
-        bias: one number per output.
-        bounds: what the result is cut to.
-    """
+    """A layer that can be computed in several ways, with everything that its kernels need."""
 
     runs_in_bands: ClassVar[bool] = True
     facts: Facts
     weight: Weight
-    bias: Array
-    bounds: tuple[float, float]
+    bias: Array  # one number per output
+    bounds: tuple[float, float]  # what the result is cut to
 
     @cached_property
     def nonzeros(self) -> int:
@@ -115,25 +102,16 @@ class Kernel(ABC):
 
 @dataclass
 class Step:
-    """One call of a kernel.
+    """One call of a kernel."""
 
-    Attributes:
-        path: of the module in the original network.
-        what: the operation, for tables.
-        record: what the kernel gets; for a layer with weights that of its present choice.
-        keep: arrays that must live as long as the record.
-        kernel: of a layer that can be computed in several ways.
-        choice: the present one.
-    """
-
-    path: str
-    what: str
-    record: ctypes.Structure
-    keep: list[Any]
+    path: str  # of the module in the original network
+    what: str  # the operation, for tables
+    record: ctypes.Structure  # what the kernel gets; for a layer with weights that of its present choice
+    keep: list[Any]  # arrays that must live as long as the record
     nonzeros: int = 0
     macs: int = 0
-    kernel: Kernel | None = None
-    choice: KernelChoice | None = None
+    kernel: Kernel | None = None  # of a layer that can be computed in several ways
+    choice: KernelChoice | None = None  # the present one
 
     def choose(self, choice: KernelChoice) -> None:
         """Compute the layer in another way."""
@@ -151,15 +129,11 @@ class Step:
 
 @dataclass
 class Program:
-    """Steps in order; each begins when the one before has ended on all threads.
-
-    Attributes:
-        chains: steps that can run as a wavefront.
-        bands: first step of a chain -> number of bands in which it runs; others run step by step.
-    """
+    """Steps in order; each begins when the one before has ended on all threads."""
 
     steps: list[Step] = field(default_factory=list)
-    chains: list[range] = field(default_factory=list)
+    chains: list[range] = field(default_factory=list)  # steps that can run as a wavefront
+    # first step of a chain -> number of bands in which it runs; others run step by step
     bands: dict[int, int] = field(default_factory=dict)
 
     def add(self, path: str, what: str, record: ctypes.Structure, keep: list[Any], *, cost: int = 0) -> None:

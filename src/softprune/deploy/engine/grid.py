@@ -130,20 +130,16 @@ class Geometry:
     A stride s splits rows and columns into s phases: plane (py, px) holds the pixels (s*r + py, s*c + px), so that
     neighbouring outputs read neighbouring places whatever the stride. Tap k reads at k*dilation - padding =
     s*shift + phase.
-
-    Attributes:
-        size: rows and columns of the input.
-        out: rows and columns of the output.
-        expanded: whether each column of the kernel has planes of its own, shifted so that all its taps are aligned;
-            worth its copies when there are few input channels.
     """
 
-    size: Pair
-    out: Pair
+    size: Pair  # rows and columns of the input
+    out: Pair  # rows and columns of the output
     kernel: Pair
     stride: Pair
     padding: Pair
     dilation: Pair
+    # whether each column of the kernel has planes of its own, shifted so that all its taps are aligned; worth its
+    # copies when there are few input channels
     expanded: bool = False
 
     def _taps(self, axis: int) -> list[Pair]:

@@ -171,23 +171,14 @@ ABI = 4
 
 @dataclass(frozen=True)
 class Facts:
-    """What the chosen instruction set can do.
+    """What the chosen instruction set can do."""
 
-    Attributes:
-        level: "avx512", "avx2" or "portable".
-        width: floats per vector.
-        dense_channels: output channels per block of the dense kernel.
-        dense_vectors: vectors per tile of the dense kernel, at most.
-        expands: whether it spreads packed values over lanes.
-        shifts: whether it shifts two neighbouring vectors in registers.
-    """
-
-    level: str
-    width: int
-    dense_channels: int
-    dense_vectors: int
-    expands: bool
-    shifts: bool
+    level: str  # "avx512", "avx2" or "portable"
+    width: int  # floats per vector
+    dense_channels: int  # output channels per block of the dense kernel
+    dense_vectors: int  # vectors per tile of the dense kernel, at most
+    expands: bool  # whether it spreads packed values over lanes
+    shifts: bool  # whether it shifts two neighbouring vectors in registers
 
     @property
     def sparse_vectors(self) -> int:

@@ -42,18 +42,12 @@ def likely_kind(nonzeros: int, size: int, *, expands: bool) -> str:
 
 @dataclass
 class LinearKernel(Kernel):
-    """A linear layer with few rows: inputs are the lanes, and zeros are skipped in one of three ways.
-
-    Attributes:
-        source: rows of inputs, side by side in memory, and where the kernel finds them.
-        out: the same for the outputs.
-        residual: the same for what is added before the cut, or None.
-    """
+    """A linear layer with few rows: inputs are the lanes, and zeros are skipped in one of three ways."""
 
     runs_in_bands = False
-    source: tuple[Array, Base]
-    out: tuple[Array, Base]
-    residual: tuple[Array, Base] | None
+    source: tuple[Array, Base]  # rows of inputs, side by side in memory, and where the kernel finds them
+    out: tuple[Array, Base]  # the same for the outputs
+    residual: tuple[Array, Base] | None  # the same for what is added before the cut, or None
 
     @property
     def macs(self) -> int:

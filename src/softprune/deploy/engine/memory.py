@@ -157,13 +157,7 @@ class Arena:
 
 @dataclass
 class Builder:
-    """A graph that becomes a program for one batch size: what is made of it so far.
-
-    Attributes:
-        arrays: where each value lies: a view of a buffer, with the axes of its shape in any order.
-        grids: of the values whose buffer a convolution may read directly.
-        halos: the halo that the readers of a value wish for.
-    """
+    """A graph that becomes a program for one batch size: what is made of it so far."""
 
     library: KernelLibrary
     threads: int
@@ -172,9 +166,10 @@ class Builder:
     shapes: Mapping[str, Shape]
     arena: Arena
     program: Program = field(default_factory=Program)
+    # where each value lies: a view of a buffer, with the axes of its shape in any order
     arrays: dict[str, Array] = field(default_factory=dict)
-    grids: dict[str, Grid] = field(default_factory=dict)
-    halos: dict[str, Halo] = field(default_factory=dict)
+    grids: dict[str, Grid] = field(default_factory=dict)  # of the values whose buffer a convolution may read directly
+    halos: dict[str, Halo] = field(default_factory=dict)  # the halo that the readers of a value wish for
     _temporary: list[Array] = field(default_factory=list)
 
     def new(self, name: str) -> Array:
@@ -224,21 +219,15 @@ class Builder:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes that an engine holds for one batch size.
+    """Bytes that an engine holds for one batch size."""
 
-    Attributes:
-        tables: weights in the order of the kernels, biases, and the tables that say what is stored where.
-        buffers: values between the layers, with their halos, and scratch space.
-        nonzeros: weights that are not zero.
-        activations: the largest sum of values that are needed at the same time, as the graph says; no part of `total`.
-        file: the file where it was copied into memory, 0 where it is mapped; no part of `total`, since it is there once
-            for all batch sizes.
-    """
-
-    tables: int
-    buffers: int
-    nonzeros: int
+    tables: int  # weights in the order of the kernels, biases, and the tables that say what is stored where
+    buffers: int  # values between the layers, with their halos, and scratch space
+    nonzeros: int  # weights that are not zero
+    # the largest sum of values that are needed at the same time, as the graph says; no part of `total`
     activations: int
+    # the file where it was copied into memory, 0 where it is mapped; no part of `total`, since it is there once for all
+    # batch sizes
     file: int
 
     @property

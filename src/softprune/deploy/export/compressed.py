@@ -76,15 +76,10 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """One tensor as it lies in a compressed file.
+    """One tensor as it lies in a compressed file."""
 
-    Attributes:
-        facts: shape, dtype, form, number of values, bits of the Rice code, checksum of the whole tensor.
-        parts: its bytes, by the ending of their name.
-    """
-
-    facts: dict[str, Any]
-    parts: dict[str, Bytes]
+    facts: dict[str, Any]  # shape, dtype, form, number of values, bits of the Rice code, checksum of the whole tensor
+    parts: dict[str, Bytes]  # its bytes, by the ending of their name
 
     @property
     def size(self) -> int:

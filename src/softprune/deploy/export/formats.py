@@ -102,24 +102,15 @@ def from_pretrained(folder: str | os.PathLike[str], *, make: Callable[..., nn.Mo
 
 @dataclass(frozen=True)
 class Content:
-    """What is written.
+    """What is written."""
 
-    Attributes:
-        module: plain.
-        example: one input, or several of those that the network was trained on.
-        network: its name in the catalog, if it is there.
-        args: keyword arguments of the network.
-        int8: whether a C program computes in integers.
-        identifier: what the names of a C program begin with.
-        normalisation: mean and deviation that a C program normalises with.
-    """
-
-    module: nn.Module
-    example: torch.Tensor
-    network: str | None = None
-    args: Mapping[str, Any] = field(default_factory=dict)
-    int8: bool = False
-    identifier: str = "fastgrnn"
+    module: nn.Module  # plain
+    example: torch.Tensor  # one input, or several of those that the network was trained on
+    network: str | None = None  # its name in the catalog, if it is there
+    args: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the network
+    int8: bool = False  # whether a C program computes in integers
+    identifier: str = "fastgrnn"  # what the names of a C program begin with
+    # mean and deviation that a C program normalises with
     normalisation: tuple[torch.Tensor, torch.Tensor] | None = None
 
 

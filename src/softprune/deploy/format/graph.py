@@ -20,19 +20,12 @@ WEIGHT_FIELDS = ("weight", "bias", "scale", "shift", "mask")
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight of the network as the file has it, until it is used.
+    """A weight of the network as the file has it, until it is used."""
 
-    Attributes:
-        shape: of the weight.
-        values: the stored values; may contain zeros.
-        storage: "dense", "mask" or "gaps".
-        index: the mask or the gaps.
-    """
-
-    shape: tuple[int, ...]
-    values: Array
-    storage: str = "dense"
-    index: NDArray[Any] | None = None
+    shape: tuple[int, ...]  # of the weight
+    values: Array  # the stored values; may contain zeros
+    storage: str = "dense"  # "dense", "mask" or "gaps"
+    index: NDArray[Any] | None = None  # the mask or the gaps
 
     def _places(self, index: NDArray[Any]) -> NDArray[np.int64]:
         """Flat places of the stored values in ascending order."""
@@ -98,22 +91,15 @@ class Op:
 
 @dataclass
 class Graph:
-    """Operations in order of execution.
+    """Operations in order of execution."""
 
-    Attributes:
-        inputs: name -> shape, with None for the batch.
-        outputs: names of values.
-        ops: the operations.
-        weights: name -> array, dense, while a graph is built; a graph from a file has them in its `Model`.
-        shapes: of every value, while a graph is built.
-        entries: what a file says about each weight: its shape and its storage.
-    """
-
-    inputs: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
-    outputs: list[str] = field(default_factory=list)
-    ops: list[Op] = field(default_factory=list)
+    inputs: dict[str, tuple[int | None, ...]] = field(default_factory=dict)  # name -> shape, with None for the batch
+    outputs: list[str] = field(default_factory=list)  # names of values
+    ops: list[Op] = field(default_factory=list)  # the operations
+    # name -> array, dense, while a graph is built; a graph from a file has them in its `Model`
     weights: dict[str, Array] = field(default_factory=dict)
-    shapes: dict[str, SymbolicShape] = field(default_factory=dict)
+    shapes: dict[str, SymbolicShape] = field(default_factory=dict)  # of every value, while a graph is built
+    # what a file says about each weight: its shape and its storage
     entries: Mapping[str, Any] = field(default_factory=dict)
 
     def last_reads(self) -> dict[str, int]:

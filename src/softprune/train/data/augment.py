@@ -111,15 +111,10 @@ class Draws:
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Pad with black, cut out a window of the old size at a random place, and mirror every second image.
+    """Pad with black, cut out a window of the old size at a random place, and mirror every second image."""
 
-    Args:
-        pad: pixels on each side, so that the image moves by at most that much.
-        flip: mirror left and right with probability one half; wrong for digits.
-    """
-
-    pad: int
-    flip: bool
+    pad: int  # pixels on each side, so that the image moves by at most that much
+    flip: bool  # mirror left and right with probability one half; wrong for digits
 
     def __call__(self, images: Tensor, indices: Tensor, *, draws: Draws) -> Tensor:
         """Images [n, c, h, w] of the samples ``indices`` [n], augmented."""

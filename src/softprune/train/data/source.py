@@ -55,25 +55,15 @@ class Normalisation:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One pass over the training samples, as one of ``world`` processes makes it.
+    """One pass over the training samples, as one of ``world`` processes makes it."""
 
-    Args:
-        number: which epoch; another one has another order and other augmentations.
-        seed: of order and augmentation.
-        batch: samples of one step over all ranks.
-        rank: which process this is, 0 to ``world - 1``.
-        world: how many processes there are.
-        start: steps of this epoch that are already done and are skipped.
-        drop_last: leave out the last batch if it is not full.
-    """
-
-    number: int
-    seed: int
-    batch: int
-    rank: int = 0
-    world: int = 1
-    start: int = 0
-    drop_last: bool = False
+    number: int  # which epoch; another one has another order and other augmentations
+    seed: int  # of order and augmentation
+    batch: int  # samples of one step over all ranks
+    rank: int = 0  # which process this is, 0 to ``world - 1``
+    world: int = 1  # how many processes there are
+    start: int = 0  # steps of this epoch that are already done and are skipped
+    drop_last: bool = False  # leave out the last batch if it is not full
 
 
 class Source(ABC):

@@ -147,15 +147,10 @@ def _array(tensor: Tensor) -> Floats:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """From raw values of sensors to what the network was trained on, in float32 as the C program computes it.
+    """From raw values of sensors to what the network was trained on, in float32 as the C program computes it."""
 
-    Attributes:
-        mean: [1, features] for all steps alike, or [steps, features].
-        inverse: one over the deviation, of the same shape.
-    """
-
-    mean: Floats
-    inverse: Floats
+    mean: Floats  # [1, features] for all steps alike, or [steps, features]
+    inverse: Floats  # one over the deviation, of the same shape
 
     def __call__(self, windows: Floats) -> Floats:
         """Raw windows [n, steps, features], normalised."""

@@ -102,19 +102,12 @@ def _sigmoid(x: Integers) -> Integers:
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix of int8 and what makes its sums numbers of another scale.
+    """A matrix of int8 and what makes its sums numbers of another scale."""
 
-    Attributes:
-        weights: [out, in], -127 to 127.
-        multiplier: of 31 bits.
-        shift: right, after the multiplication.
-        limit: the largest result.
-    """
-
-    weights: Integers
-    multiplier: int
-    shift: int
-    limit: int
+    weights: Integers  # [out, in], -127 to 127
+    multiplier: int  # of 31 bits
+    shift: int  # right, after the multiplication
+    limit: int  # the largest result
 
     def __call__(self, x: Integers) -> Integers:
         """Rows [n, in] to [n, out]."""

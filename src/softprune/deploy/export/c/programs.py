@@ -145,23 +145,14 @@ class CSource:
 
 @dataclass(frozen=True)
 class _Program:
-    """The sizes of a program and the memory between its parts.
+    """The sizes of a program and the memory between its parts."""
 
-    Attributes:
-        name: what all names in C begin with.
-        network: that is written.
-        steps: of a window.
-        normaliser: of the inputs.
-        kind: "float" or "integer", as templates are called.
-        number: the type in C of an activation.
-    """
-
-    name: str
-    network: FloatNetwork
-    steps: int
-    normaliser: Normaliser | None
-    kind: str
-    number: str
+    name: str  # what all names in C begin with
+    network: FloatNetwork  # that is written
+    steps: int  # of a window
+    normaliser: Normaliser | None  # of the inputs
+    kind: str  # "float" or "integer", as templates are called
+    number: str  # the type in C of an activation
 
     @property
     def by_step(self) -> bool:

@@ -36,27 +36,16 @@ from softprune.nn import FastGRNNClassifier
 
 @dataclass(frozen=True)
 class CFiles:
-    """A C program on the disk.
+    """A C program on the disk."""
 
-    Attributes:
-        header: with the functions and the type of a state.
-        source: everything the program needs.
-        main: a program that checks it with one window.
-        constant_bytes: of all constant arrays.
-        state_bytes: of a state, the working memory.
-        shape: steps and features of a window.
-        classes: how many scores there are.
-        int8: whether scores are integers.
-    """
-
-    header: Path
-    source: Path
-    main: Path
-    constant_bytes: int
-    state_bytes: int
-    shape: tuple[int, int]
-    classes: int
-    int8: bool
+    header: Path  # with the functions and the type of a state
+    source: Path  # everything the program needs
+    main: Path  # a program that checks it with one window
+    constant_bytes: int  # of all constant arrays
+    state_bytes: int  # of a state, the working memory
+    shape: tuple[int, int]  # steps and features of a window
+    classes: int  # how many scores there are
+    int8: bool  # whether scores are integers
 
     def __str__(self) -> str:
         return (
