@@ -246,28 +246,18 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One tensor now. Means are taken over the thresholds where a tensor has several.
+    """One tensor now. Means are taken over the thresholds where a tensor has several."""
 
-    Args:
-        name: the tensor.
-        s: raw threshold; NaN where none is learnt.
-        alpha: threshold g(s).
-        density: fraction of weights kept.
-        P: <dL/dS, sign(w) 1[S != 0]> at the last step (before the first one: of the gradient as it is, loss scale
-            included); NaN before a gradient was seen, and while g'(s) is 0.
-            Negative P means that larger living weights would lower the loss: the brake on s. Tensors that share
-            one threshold show the sum over all of them.
-        l1_active: L1 norm of the raw weights that survive.
-        balance: decay * |s| / (-g'(s) P). About 1 at rest; far above 1 decay wins and the tensor may die.
-    """
-
-    name: str
-    s: float
-    alpha: float
-    density: float
+    name: str  # the tensor
+    s: float  # raw threshold; NaN where none is learnt
+    alpha: float  # threshold g(s)
+    density: float  # fraction of weights kept
+    # <dL/dS, sign(w) 1[S != 0]> at the last step (before the first one: of the gradient as it is, loss scale included);
+    # NaN before a gradient was seen, and while g'(s) is 0. Negative P means that larger living weights would lower the
+    # loss: the brake on s. Tensors that share one threshold show the sum over all of them
     P: float
-    l1_active: float
-    balance: float
+    l1_active: float  # L1 norm of the raw weights that survive
+    balance: float  # decay * |s| / (-g'(s) P). About 1 at rest; far above 1 decay wins and the tensor may die
 
 
 @torch.no_grad()

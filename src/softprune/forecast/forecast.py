@@ -168,37 +168,22 @@ MARKS = (-88.7, -20.0, -10.0, -5.0)
 
 @dataclass(frozen=True)
 class Forecast:
-    """The path of s as far as weight decay decides it.
+    """The path of s as far as weight decay decides it."""
 
-    Attributes:
-        kind: "sgd", "adamw" (decoupled decay), "adam" (coupled decay), or the class that was simulated.
-        steps: length of the run.
-        decay: weight decay of s (the mean, if a scheduler changes it).
-        K: sum over the run of lr (1 - dampening) / (1 - momentum) for SGD, of lr for all others.
-        X: decay * K, the exponent of s(T) = s_init exp(-X); None where s does not move by a factor.
-        s_init: s at present; the largest entry if s has several, since it arrives first.
-        s_end: s after the run, if the loss did not resist.
-        s_on: value at which the first weights vanish.
-        onset_step: steps after which s >= s_on for the first time; None if never.
-        onset: the same as a fraction of the run.
-        crossings: pairs of a value of s and the steps after which it is reached (None if never).
-        warnings: what is likely to go wrong, each with its remedy.
-        notes: what the forecast had to assume.
-    """
-
-    kind: str
-    steps: int
-    decay: float
-    K: float
-    X: float | None
-    s_init: float
-    s_end: float
-    s_on: float
-    onset_step: int | None
-    onset: float | None
+    kind: str  # "sgd", "adamw" (decoupled decay), "adam" (coupled decay), or the class that was simulated
+    steps: int  # length of the run
+    decay: float  # weight decay of s (the mean, if a scheduler changes it)
+    K: float  # sum over the run of lr (1 - dampening) / (1 - momentum) for SGD, of lr for all others
+    X: float | None  # decay * K, the exponent of s(T) = s_init exp(-X); None where s does not move by a factor
+    s_init: float  # s at present; the largest entry if s has several, since it arrives first
+    s_end: float  # s after the run, if the loss did not resist
+    s_on: float  # value at which the first weights vanish
+    onset_step: int | None  # steps after which s >= s_on for the first time; None if never
+    onset: float | None  # the same as a fraction of the run
+    # pairs of a value of s and the steps after which it is reached (None if never)
     crossings: tuple[tuple[float, int | None], ...]
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
+    warnings: tuple[str, ...]  # what is likely to go wrong, each with its remedy
+    notes: tuple[str, ...]  # what the forecast had to assume
 
     def __str__(self) -> str:
         push = "-" if self.X is None else f"{self.X:.2f}"

@@ -24,23 +24,14 @@ _ROUNDS = 5  # Adam's path is almost, not exactly, a shift: a few corrections re
 
 @dataclass(frozen=True)
 class Proposal:
-    """A starting value and a decay for the thresholds of one run.
+    """A starting value and a decay for the thresholds of one run."""
 
-    Attributes:
-        s_init: value at which to start s.
-        threshold_decay: weight decay for the param group of s, and for that group only.
-        K: sum over the run of lr (1 - dampening) / (1 - momentum) for SGD, of lr for Adam and AdamW.
-        X: threshold_decay * K.
-        onset: fraction of the run after which s reaches s_on.
-        note: what to mind, "" if nothing.
-    """
-
-    s_init: float
-    threshold_decay: float
-    K: float
-    X: float
-    onset: float
-    note: str
+    s_init: float  # value at which to start s
+    threshold_decay: float  # weight decay for the param group of s, and for that group only
+    K: float  # sum over the run of lr (1 - dampening) / (1 - momentum) for SGD, of lr for Adam and AdamW
+    X: float  # threshold_decay * K
+    onset: float  # fraction of the run after which s reaches s_on
+    note: str  # what to mind, "" if nothing
 
     def __str__(self) -> str:
         line = (

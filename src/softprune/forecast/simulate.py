@@ -165,24 +165,16 @@ def crossing(path: Sequence[float], mark: float) -> int | None:
 
 @dataclass(frozen=True)
 class Motion:
-    """The part of a training plan that decides how weight decay moves s.
+    """The part of a training plan that decides how weight decay moves s."""
 
-    Attributes:
-        kind: "sgd", "adamw" (every decoupled decay), "adam" (decay coupled into Adam's gradient), or the name
-            of a class that has to be simulated.
-        lrs: learning rate of each step.
-        momenta: momentum of each step (beta1 in the Adam family).
-        decays: weight decay of each step.
-        constants: the other hyper-parameters of the param group.
-        optimizer: the optimizer class.
-    """
-
+    # "sgd", "adamw" (every decoupled decay), "adam" (decay coupled into Adam's gradient), or the name of a class that
+    # has to be simulated
     kind: str
-    lrs: Sequence[float]
-    momenta: Sequence[float]
-    decays: Sequence[float]
-    constants: dict[str, Any]
-    optimizer: type[Optimizer]
+    lrs: Sequence[float]  # learning rate of each step
+    momenta: Sequence[float]  # momentum of each step (beta1 in the Adam family)
+    decays: Sequence[float]  # weight decay of each step
+    constants: dict[str, Any]  # the other hyper-parameters of the param group
+    optimizer: type[Optimizer]  # the optimizer class
 
     @property
     def exponential(self) -> bool:
