@@ -52,7 +52,7 @@ from softprune.goals.select import keep_largest
 from softprune.goals.solve import learn, observe, solve
 from softprune.methods.base import Context, Method
 from softprune.methods.transforms import Target
-from softprune.structure.gates import VECTOR, behind_gates, is_importance
+from softprune.structure.gates import VECTOR, behind_gates, has_importances
 from softprune.structure.kinds import unit_kind
 
 if TYPE_CHECKING:
@@ -105,8 +105,9 @@ class Sparsifier:
         self._hooks: StepHooks | None = None
         self._watch = CollapseWatch()
         self._thresholds = len({p for t in self.targets if t.transform.decayed for p in t.transform.parameters()})
+        self._importances = [t for t in self.targets if t.tensor == VECTOR and has_importances(t.module)]
         # What importances multiply is no target, and yet a part of every weight.
-        self._behind = behind_gates(model) if any(target.sites[0][1] == VECTOR for target in self.targets) else ()
+        self._behind = behind_gates(model) if self._importances else ()
         self._all_targets = (*self.targets, *self._behind)
         self._solved = False
         self._link()
@@ -146,7 +147,7 @@ class Sparsifier:
             list(self._learnt(decayed=True)),
             list(self._learnt(decayed=False)),
             managed=[target.raw for target in self.targets],
-            importances=[t.raw for t in self.targets if is_importance(*t.sites[0])],
+            importances=[target.raw for target in self._importances],
             weight_decay=weight_decay,
             norm_decay=norm_decay,
             threshold_decay=weight_decay if threshold_decay is None else threshold_decay,
@@ -199,7 +200,7 @@ class Sparsifier:
             place(thresholds, optimizers, decayed=True, decay=threshold_decay)
             place(self._learnt(decayed=False), optimizers, decayed=False)
             plan = (total_steps, scheduler, steps_per_scheduler_step)
-            self.forecast = outlook(self.targets, optimizers, *plan, done=self.step)
+            self.forecast = outlook(self.targets, optimizers, *plan, done=self.step) if thresholds else None
         self.total_steps = total_steps
         self._hooks = StepHooks(optimizers, thresholds, before=self._before_step, after=self._after_step, follow=follow)
         return optimizers[0] if len(optimizers) == 1 else optimizers
@@ -280,7 +281,7 @@ class Sparsifier:
                 bad = int((~torch.isfinite(effective)).sum())
                 words = f"{bad} of {effective.numel():,} weights are NaN or infinite, and counted as kept"
                 warnings.warn(f"non-finite weights: {target.name}: {words}", CollapseWarning, stacklevel=2)
-            if is_importance(*target.sites[0]):
+            if target in self._importances:
                 importances[target.module] = effective
         return Budget(
             densities,

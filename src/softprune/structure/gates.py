@@ -139,9 +139,9 @@ def learns_rank(module: nn.Module) -> bool:
     return getattr(module, "importance_of", None) == "rank"
 
 
-def is_importance(module: nn.Module, tensor: str) -> bool:
-    """Whether this tensor holds importances."""
-    return tensor == VECTOR and (isinstance(module, Importance) or learns_rank(module))
+def has_importances(module: nn.Module) -> bool:
+    """Whether the m of this module, if it has one, holds importances."""
+    return isinstance(module, Importance) or learns_rank(module)
 
 
 # Folding: layers whose ranks were managed become as small as they can be stored. How a layer does that it says itself
