@@ -89,12 +89,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def require_regular(path: Path) -> None:
-    """Refuse a device, a pipe or a folder, also behind a link: reading one may never end.
-
-    Raises:
-        ValueError: naming it.
-        FileNotFoundError: if there is nothing.
-    """
+    """Refuse a device, a pipe or a folder, also behind a link: reading one may never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path} is not a regular file, but a folder, a device or a pipe; put a file in its place")
 

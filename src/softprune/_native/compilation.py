@@ -45,10 +45,9 @@ class NativeLibrary:
         return self.file.is_file() and self.file.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
 
     def build(self, target: Path | None = None, *, extra: Sequence[str] = ()) -> Path:
-        """Compile the library.
+        """Compile the library into ``target``, by default its own place; the file appears complete or not at all.
 
         Args:
-            target: the file to write and to return, the library's own place by default; complete or not at all.
             extra: more flags for compiler and linker, such as ``-fsanitize=address``.
 
         Raises:
@@ -111,8 +110,7 @@ class NoCompilerError(RuntimeError):
 def compiler() -> list[str] | None:
     """The command of the C++ compiler: the words of $CXX, such as ``ccache g++``, or what is on the path; or None.
 
-    Raises:
-        RuntimeError: if $CXX is set to something that cannot be run: another compiler would be a surprise.
+    Another compiler than $CXX would be a surprise, so one that cannot be run is a RuntimeError.
     """
     wish = os.environ.get("CXX", "").strip()
     if not wish:

@@ -199,5 +199,5 @@ def test_inputs_that_do_not_fit_are_named():
     with pytest.raises(ValueError, match=r"same batch size, got \[2, 3\]"):
         run(graph, {}, [x, x[:2]])
     graph["ops"][0]["op"] = "evaluate"
-    with pytest.raises(ValueError, match="none of the format: evaluate"):
+    with pytest.raises(ValueError, match="not in the format: evaluate"):
         run(graph, {}, [x, x])

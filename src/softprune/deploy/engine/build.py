@@ -14,18 +14,7 @@ LIBRARY = ENGINE.file
 
 
 def build(target: Path = LIBRARY, *, extra: Sequence[str] = ()) -> Path:
-    """Compile the kernels into one shared library.
-
-    Args:
-        target: the file to write; it appears complete or not at all.
-        extra: more flags for compiler and linker, such as ``-fsanitize=address``.
-
-    Returns:
-        The library.
-
-    Raises:
-        RuntimeError: if there is no compiler, or it fails; with its message.
-    """
+    """Compile the kernels into one shared library, complete or not at all: `NativeLibrary.build`."""
     return ENGINE.build(target, extra=extra)
 
 

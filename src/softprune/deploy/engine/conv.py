@@ -27,10 +27,7 @@ TILE_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
 
 @dataclass
 class ConvKernel(Kernel):
-    """A convolution.
-
-    The weight is (outputs, inputs per group, rows, columns).
-    """
+    """A convolution; its weight is (outputs, inputs per group, rows, columns)."""
 
     threads: int
     geometry: Geometry
@@ -44,16 +41,13 @@ class ConvKernel(Kernel):
 
     @property
     def density(self) -> float:
-        """The share of weights that are not zero."""
         return self.nonzeros / max(1, int(np.prod(self.weight.shape)))
 
     @property
     def macs(self) -> int:
-        """Multiply-adds on nonzeros."""
         return self.nonzeros * self.out.shape[0] * self.out.shape[2] * self.out.shape[3]
 
     def record(self, choice: KernelChoice) -> tuple[ctypes.Structure, list[Any]]:
-        """What the kernel is given, and the arrays that must live as long."""
         output, keep = self._output(choice)
         if choice.kind == "dense":
             taps, weights = self._once("dense", self._dense)
@@ -70,7 +64,6 @@ class ConvKernel(Kernel):
         return record, keep
 
     def scratch_size(self, choice: KernelChoice) -> int:
-        """Floats of scratch that a choice needs."""
         return self._sums(choice) * self.threads if choice.blocks > 1 else 0
 
     def _sums(self, choice: KernelChoice) -> int:
@@ -78,7 +71,6 @@ class ConvKernel(Kernel):
         return self.out.shape[1] * choice.vectors * self.facts.width
 
     def keep_only(self, choice: KernelChoice) -> None:
-        """Forget the tables of other choices."""
         wanted = f"sparse{choice.blocks}" if choice.kind == "sparse" else "dense"
         self._tables = {key: tables for key, tables in self._tables.items() if key == wanted}
 
@@ -109,7 +101,6 @@ class ConvKernel(Kernel):
         return flat and all((a.strides[0] // 4, a.strides[2] // 4) == wanted and has_padded_channels(a) for a in alike)
 
     def default(self) -> KernelChoice:
-        """A good choice without a measurement."""
         if self.density > DENSE_FROM and not self._narrow:
             return self._split(KernelChoice("dense", self.facts.dense_vectors))
         # Small kernels have few nonzeros per loaded place: larger tiles spread the cost of each one.
@@ -119,7 +110,6 @@ class ConvKernel(Kernel):
         return self._split(KernelChoice("sparse", best, blocks=self._blocks(best)))
 
     def choices(self) -> list[KernelChoice]:
-        """All choices worth a measurement."""
         found = []
         if self.density > 0.1 and not self._narrow:
             found.append(KernelChoice("dense", self.facts.dense_vectors))
@@ -238,7 +228,6 @@ class ConvKernel(Kernel):
 
 
 def geometry_of(b: Builder, op: Op) -> Geometry:
-    """The geometry of a conv2d."""
     _, channels, *size = b.shapes[op.inputs[0]]
     kernel = b.weights[op.fields["weight"]].shape[2:]
     stride, padding, dilation = (tuple(op.fields[key]) for key in ("stride", "padding", "dilation"))

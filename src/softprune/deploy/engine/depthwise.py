@@ -25,7 +25,7 @@ MAX_MASKS = 1 << 20
 
 
 def fits(geometry: Geometry, images: int, *, width: int) -> bool:
-    """Whether the kernel can do it: columns at most two apart, and tables of a bearable size."""
+    """Whether columns are at most two apart and the masks take a bearable size."""
     rows, columns = geometry.out
     taps = geometry.kernel[0] * geometry.kernel[1]
     return geometry.stride[1] <= 2 and taps * images * rows * -(-columns // width) <= MAX_MASKS
@@ -43,10 +43,7 @@ class Lanes:
 
 @dataclass
 class DepthwiseKernel(Kernel):
-    """A depthwise convolution.
-
-    The weight is (outputs, 1, rows, columns).
-    """
+    """A depthwise convolution; its weight is (outputs, 1, rows, columns)."""
 
     threads: int
     geometry: Geometry
@@ -56,15 +53,12 @@ class DepthwiseKernel(Kernel):
 
     @property
     def macs(self) -> int:
-        """Multiply-adds on nonzeros."""
         return self.nonzeros * self.out.shape[0] * self.out.shape[2] * self.out.shape[3]
 
     def default(self) -> KernelChoice:
-        """A good choice without a measurement."""
         return self._choice(min(SIZES[-1], len(self._spans)))[0]
 
     def choices(self) -> list[KernelChoice]:
-        """All choices worth a measurement."""
         return [choice for size in SIZES if size <= len(self._spans) for choice in self._choice(size)]
 
     def _choice(self, vectors: int) -> list[KernelChoice]:
@@ -150,7 +144,7 @@ class DepthwiseKernel(Kernel):
         return make_tiles(np.arange(len(self._spans)), choice.vectors, width=self.facts.width)
 
     def record(self, choice: KernelChoice) -> tuple[ctypes.Structure, list[Any]]:
-        """What the kernel is given, and the arrays that must live as long; all choices share the tables."""
+        """All choices share the tables."""
         tiles, spans = self._tiles(choice), self._spans
         (stream, start), (reach, masks) = self._stream, self._taps
         tables = [tiles, spans, stream, start, reach, masks]
@@ -170,7 +164,6 @@ class DepthwiseKernel(Kernel):
         return record, [*tables, self.start, self.out, self.bias]
 
     def progress(self, choice: KernelChoice) -> RowProgress:
-        """How far it is after each tile."""
         lanes, tiles = self._lanes, self._tiles(choice)
         images, _, rows, _ = self.out.shape
         height = self.geometry.size[0]

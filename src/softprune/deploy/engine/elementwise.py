@@ -65,7 +65,6 @@ def add_maps(b: Builder, path: str, what: str, records: Sequence[Map]) -> None:
 
 
 def copy(b: Builder, path: str, out: Array, source: Array, what: str = "copy") -> None:
-    """Copy between layouts."""
     if out.size:
         add_maps(b, path, what, [map_record(b, COPY, out, [source])])
 
@@ -103,7 +102,6 @@ def constant(b: Builder, array: Array) -> Array:
 
 
 def lower_activation(b: Builder, op: Op) -> None:
-    """An activation as an operation of its own."""
     name = "gelu_tanh" if op.fields.get("approximate") == "tanh" else op.kind
     source = b.arrays[op.inputs[0]]
     out = b.new(op.output)
@@ -127,7 +125,6 @@ def lower_binary(b: Builder, op: Op) -> None:
 
 
 def lower_scale_shift(b: Builder, op: Op) -> None:
-    """scale * x + shift per channel."""
     source = b.arrays[op.inputs[0]]
     shape = (source.shape[1],) + (1,) * (source.ndim - 2)
     scale, shift = (
@@ -142,7 +139,6 @@ def lower_scale_shift(b: Builder, op: Op) -> None:
 
 
 def lower_identity(b: Builder, op: Op) -> None:
-    """The same place under another name."""
     source = op.inputs[0]
     b.arrays[op.output] = b.arrays[source]
     if source in b.grids:
@@ -160,17 +156,14 @@ def reshaped(b: Builder, path: str, array: Array, shape: tuple[int, ...]) -> Arr
 
 
 def lower_reshape(b: Builder, op: Op) -> None:
-    """Another shape."""
     b.arrays[op.output] = reshaped(b, op.path, b.arrays[op.inputs[0]], b.shapes[op.output])
 
 
 def lower_permute(b: Builder, op: Op) -> None:
-    """Axes in another order: a view."""
     b.arrays[op.output] = b.arrays[op.inputs[0]].transpose(op.fields["axes"])
 
 
 def lower_slice(b: Builder, op: Op) -> None:
-    """Every step-th element along one axis: a view."""
     source = b.arrays[op.inputs[0]]
     index = [slice(None)] * source.ndim
     index[op.fields["axis"]] = slice(op.fields.get("start"), op.fields.get("stop"), op.fields["step"])
@@ -178,7 +171,6 @@ def lower_slice(b: Builder, op: Op) -> None:
 
 
 def lower_concat(b: Builder, op: Op) -> None:
-    """One behind the other."""
     out, axis, records, begin = b.new(op.output), op.fields["axis"] % len(b.shapes[op.output]), [], 0
     for name in op.inputs:
         source = b.arrays[name]
@@ -218,5 +210,4 @@ def _stretches(size: int, before: int, behind: int, mode: str) -> list[tuple[sli
 
 
 def lower_constant(b: Builder, op: Op) -> None:
-    """A weight as a value."""
     b.arrays[op.output] = constant(b, np.array(b.weights[op.fields["weight"]].dense()))

@@ -42,7 +42,6 @@ class KernelChoice:
 
     @property
     def text(self) -> str:
-        """In a few words, for tables."""
         parts = [self.kind, *[f"{self.vectors} vectors"] * (self.vectors > 0)]
         parts += ["shifted"] * self.shifted + ["by channel"] * self.by_channel
         return ", ".join(parts + [f"{self.blocks} blocks"] * (self.blocks > 1))
@@ -68,7 +67,6 @@ class Kernel(ABC):
 
     @cached_property
     def nonzeros(self) -> int:
-        """Weights that are not zero."""
         return self.weight.count()
 
     @property
@@ -96,7 +94,7 @@ class Kernel(ABC):
         return 0
 
     def progress(self, choice: KernelChoice) -> RowProgress:
-        """How far a convolution is after each of its tiles, which are in the order of their positions."""
+        """How far a convolution is after each tile; tiles are in the order of their positions."""
         raise TypeError(f"{type(self).__name__} does not run in bands of rows")
 
 
@@ -114,13 +112,12 @@ class Step:
     choice: KernelChoice | None = None  # the present one
 
     def choose(self, choice: KernelChoice) -> None:
-        """Compute the layer in another way."""
         assert self.kernel is not None
         self.record, self.keep = self.kernel.record(choice)
         self.choice = choice
 
     def settle(self, choice: KernelChoice) -> None:
-        """Compute the layer in this way from now on: the tables of other ways are given up."""
+        """Compute the layer in this way from now on, without the tables of the others."""
         assert self.kernel is not None
         if choice != self.choice:
             self.choose(choice)
@@ -141,7 +138,6 @@ class Program:
         self.steps.append(Step(path, what, record, keep, macs=cost))
 
     def add_kernel(self, path: str, what: str, kernel: Kernel) -> None:
-        """Append a layer with its default choice."""
         choice = kernel.default()
         record, keep = kernel.record(choice)
         kernel.keep_only(choice)
@@ -203,8 +199,6 @@ def _linked(first: Op, second: Op) -> bool:
 
 
 class Team:
-    """Threads of the kernels."""
-
     def __init__(self, library: KernelLibrary, threads: int) -> None:
         self._library, self.threads, self.process = library, threads, os.getpid()
         self.handle = library.team_new(threads)

@@ -31,7 +31,6 @@ class Halo:
     right: int = 0
 
     def union(self, other: Halo) -> Halo:
-        """Enough for both."""
         return Halo(*map(max, astuple(self), astuple(other)))
 
 

@@ -136,7 +136,7 @@ class Engine:
             return self._plan(local, batch)
 
     def _plan(self, local: _Local, batch: int) -> Executable:
-        """The same for a caller that holds the lock."""
+        """The plan, for a caller that holds the lock."""
         assert self._kernels is not None and local.team is not None
         if batch not in local.plans:
             if len(local.plans) >= MAX_PLANS:
@@ -155,11 +155,7 @@ class Engine:
         return local.plans[batch]
 
     def memory(self, batch: int = 1) -> MemoryUse:
-        """What the engine holds to run a batch of this size; a large one runs in parts, of which the largest counts.
-
-        Raises:
-            RuntimeError: if the reference engine runs, which keeps no buffers.
-        """
+        """What the engine holds to run a batch of this size; a large one runs in parts, of which the largest counts."""
         if self._kernels is None:
             raise RuntimeError("the reference engine keeps no account of its memory: build the kernels first")
         count = min(batch, self._chunk) if self._splits else batch

@@ -84,8 +84,6 @@ class Map(c.Structure):
 
 
 class Maps(c.Structure):
-    """Several of them that do not depend on each other."""
-
     _fields_ = (*_fields(Pointer, "items"), *_fields(Long, "count"))
 
 
@@ -125,8 +123,6 @@ class Matmul(c.Structure):
 
 
 class Linear(c.Structure):
-    """A linear layer for few rows."""
-
     _fields_ = (
         *_fields(Base, "out input residual"),
         *_fields(Pointer, "bias values start index masks"),
@@ -187,8 +183,6 @@ class Facts:
 
 
 class KernelLibrary:
-    """The functions of the shared library with their types."""
-
     def __init__(self, path: Path) -> None:
         self._functions: Any = c.CDLL(str(path))
         _declare(self._functions)
@@ -249,11 +243,7 @@ def _declare(functions: Any) -> None:
 
 @cache
 def library() -> KernelLibrary | None:
-    """The kernels of this installation or of the file that SOFTPRUNE_KERNELS names; None if there are none.
-
-    Raises:
-        OSError: if the file that SOFTPRUNE_KERNELS names cannot be used.
-    """
+    """The kernels of this installation or of the file that SOFTPRUNE_KERNELS names; None if there are none."""
     wish = os.environ.get("SOFTPRUNE_KERNELS")
     if wish == "none":
         return None

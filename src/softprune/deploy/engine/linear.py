@@ -51,7 +51,6 @@ class LinearKernel(Kernel):
 
     @property
     def macs(self) -> int:
-        """Multiply-adds on nonzeros."""
         return self.nonzeros * len(self.out[0])
 
     @property
@@ -59,11 +58,10 @@ class LinearKernel(Kernel):
         return self.weight.shape[0] * self.weight.shape[1]
 
     def default(self) -> KernelChoice:
-        """A good choice without a measurement."""
         return KernelChoice(likely_kind(self.nonzeros, self._size, expands=self.facts.expands), 0)
 
     def choices(self) -> list[KernelChoice]:
-        """All choices worth a measurement: zeros are stored only where they do not take much memory."""
+        """Zeros are stored only where they do not take much memory."""
         kinds = {self.default().kind: None, "index": None}
         if self.facts.expands:
             kinds["masks"] = None
@@ -72,7 +70,7 @@ class LinearKernel(Kernel):
         return [KernelChoice(kind, 0) for kind in kinds]
 
     def record(self, choice: KernelChoice) -> tuple[ctypes.Structure, list[Any]]:
-        """What the kernel is given, and the arrays that must live as long; nothing is kept between choices."""
+        """Nothing is kept between choices."""
         outputs, inputs = self.weight.shape
         source, out = self.source[0], self.out[0]
         low, high = self.bounds
@@ -118,13 +116,11 @@ class LinearLayer:
     shape: Shape
 
     def add(self, b: Builder) -> Array:
-        """Append the layer; its output."""
         if 0 in self.shape:
             return b.arena.contiguous(self.shape)
         return self._as_pixels(b) if math.prod(self.shape[:-1]) >= MANY_ROWS else self._by_rows(b)
 
     def _by_rows(self, b: Builder) -> Array:
-        """Few rows."""
         op = self.op
         matrix = merged_rows(b, op.path, self.source, contiguous=True)
         out = b.arena.contiguous(self.shape)
@@ -164,7 +160,6 @@ class LinearLayer:
 
 
 def lower_linear(b: Builder, op: Op) -> None:
-    """A linear layer."""
     weight = b.weights[op.fields["weight"]]
     layer = LinearLayer(op, b.arrays[op.inputs[0]], weight, b.residual(op), b.shapes[op.output])
     b.arrays[op.output] = layer.add(b)
@@ -179,7 +174,6 @@ def lower_pixel(b: Builder, op: Op) -> None:
 
 
 def add_matmul(b: Builder, path: str, out: Array, left: Array, right: Array, scale: float = 1.0) -> None:
-    """Append a batch of matrix products."""
     lead = out.shape[:-2]
     left, right = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (left, right))
     k = left.shape[-1]
@@ -201,7 +195,6 @@ def add_matmul(b: Builder, path: str, out: Array, left: Array, right: Array, sca
 
 
 def lower_matmul(b: Builder, op: Op) -> None:
-    """A batch of matrix products."""
     left, right = (b.arrays[name] for name in op.inputs)
     add_matmul(b, op.path, b.new(op.output), left, right)
 

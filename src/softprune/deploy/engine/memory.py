@@ -25,13 +25,7 @@ ROUND = 1 << 14
 
 
 class Arena:
-    """Buffers of one program.
-
-    Attributes:
-        grids: grids with a halo in the order in which they were asked for, and how they are filled. The places that
-            nobody writes must be zero; a buffer may have held something else.
-        floats: numbers in all buffers.
-    """
+    """Buffers of one program."""
 
     def __init__(self, library: KernelLibrary) -> None:
         self._library = library
@@ -41,8 +35,10 @@ class Arena:
         self._layouts: dict[int, set[Hashable]] = {}  # address -> all layouts of what it holds in turn
         self._free: list[Array] = []
         self._scratch = library.zeros(0)
+        # Grids with a halo in the order in which they were asked for, and how they are filled. The places that nobody
+        # writes must be zero; a buffer may have held something else.
         self.grids: list[tuple[Array, Grid, Geometry | None]] = []
-        self.floats = 0
+        self.floats = 0  # in all buffers
 
     def grid(self, grid: Grid, filling: Geometry | None = None) -> Array:
         """A buffer for a grid; `filling` says which of its places are written, if not all of each image."""
@@ -85,15 +81,13 @@ class Arena:
         return Base(array.ctypes.data, -1)
 
     def is_slot(self, array: Array) -> bool:
-        """Whether it belongs to the caller."""
+        """Whether an array is one of the caller's."""
         return self.owner(array).ctypes.data in self._slots
 
     def owner(self, array: Array) -> Array:
-        """The buffer that an array lies in."""
         return self._buffers[self._place(array) - 1]
 
     def holds(self, array: Array) -> bool:
-        """Whether an array lies in one of its buffers."""
         place = self._place(array) - 1
         return place >= 0 and array.ctypes.data < self._starts[place] + self._buffers[place].nbytes
 
@@ -104,7 +98,6 @@ class Arena:
         return array
 
     def release(self, array: Array) -> None:
-        """Give a buffer back."""
         buffer = self.owner(array)
         if buffer.ctypes.data in self._layouts and not any(buffer is other for other in self._free):
             self._free.append(buffer)
@@ -196,13 +189,11 @@ class Builder:
         return buffer
 
     def end_op(self) -> None:
-        """Give the temporary arrays back."""
         for array in self._temporary:
             self.arena.release(array)
         self._temporary.clear()
 
     def residual(self, op: Op) -> Array | None:
-        """What is added to the sums of a layer, if anything is."""
         name = op.fields.get("residual")
         return None if name is None else self.arrays[name]
 

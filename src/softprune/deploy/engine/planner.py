@@ -104,12 +104,7 @@ def _step(buffer: Array, grid: Grid, filling: Geometry | None) -> Step:
 
 
 def build(model: Model, library: KernelLibrary, *, batch: int, threads: int) -> Builder:
-    """Lower every operation; inputs are the first slots, outputs the following ones.
-
-    Raises:
-        ValueError: if shapes do not fit together or are too large.
-        MemoryError: if there is no room for the buffers.
-    """
+    """Lower every operation; inputs are the first slots, outputs the following ones."""
     graph = model.graph
     shapes = infer(graph, model.weights, batch)
     builder = Builder(library, threads, graph, model.weights, shapes, Arena(library))

@@ -55,19 +55,16 @@ def _merge_inner(record: Reduce) -> None:
 
 
 def add_softmax(b: Builder, path: str, out: Array, source: Array, axis: int) -> None:
-    """Append a softmax."""
     if out.size:
         b.program.add(path, "softmax", _record(b, SOFTMAX, out, source, [axis % source.ndim]), [])
 
 
 def lower_softmax(b: Builder, op: Op) -> None:
-    """exp(x) over its sum along one axis."""
     source = b.arrays[op.inputs[0]]
     add_softmax(b, op.path, b.new(op.output), source, op.fields["axis"])
 
 
 def lower_layer_norm(b: Builder, op: Op) -> None:
-    """(x - mean) / sqrt(variance + eps) over the last axes."""
     source = b.arrays[op.inputs[0]]
     out = b.arena.contiguous(b.shapes[op.output])
     b.arrays[op.output] = out
@@ -94,7 +91,6 @@ MAX, AVERAGE, ADAPTIVE = range(3)
 
 
 def lower_pool(b: Builder, op: Op) -> None:
-    """Maximum or average over windows."""
     fields = op.fields
     dilation = fields.get("dilation", (1, 1))
     kind = MAX if op.kind == "max_pool2d" else AVERAGE

@@ -36,7 +36,6 @@ def folder() -> Path:
 
 
 def processor() -> str:
-    """The name of this processor."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -45,13 +44,13 @@ def processor() -> str:
 
 
 def tuning_key(**facts: str | int) -> str:
-    """A name for the results of one network on one machine."""
+    """The name of the results of one network on this machine."""
     text = json.dumps({"version": VERSION, "processor": processor(), **facts}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def read_results(name: str) -> Mapping[str, Any] | None:
-    """What was kept; None if there is nothing usable."""
+    """What was kept under a name; None if there is nothing usable."""
     try:
         with open_regular(folder() / "tuning" / f"{name}.json") as file:
             size = os.fstat(file.fileno()).st_size
@@ -62,7 +61,6 @@ def read_results(name: str) -> Mapping[str, Any] | None:
 
 
 def write_results(name: str, content: Mapping[str, Any]) -> None:
-    """Keep something, if there is a place for it: a cache that cannot be written is no error."""
     path = folder() / "tuning" / f"{name}.json"
     part = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
@@ -86,7 +84,6 @@ class Tuner:
         self._library, self._team, self._program = library, team, program
 
     def run(self, addresses: list[int]) -> None:
-        """Measure, and leave the program with the best choices."""
         plan = Executable(self._library, self._team, self._program, grouped=False)
         plan.run(addresses)
         self._choose_kernels(plan, addresses)
@@ -131,7 +128,7 @@ class Tuner:
 
 
 def remember(program: Program, name: str) -> None:
-    """Keep the choices of a program."""
+    """Keep the choices of a program in the user's cache folder, if it can be written."""
     choices = {str(i): asdict(step.choice) for i, step in enumerate(program.steps) if step.choice is not None}
     write_results(name, {"choices": choices, "bands": {str(k): v for k, v in program.bands.items()}})
 

@@ -30,7 +30,6 @@ MOST_BITS = 32  # of k
 
 
 def _best_bits(gaps: Gaps) -> int:
-    """The k that needs the fewest bits."""
     if not len(gaps):
         return 0
     guess = int(np.log2(max(float(gaps.mean()), 1.0)))
@@ -88,11 +87,7 @@ class PackedTensor:
 
 
 def pack(tensor: Tensor) -> PackedTensor:
-    """The smallest form of a tensor; nothing is lost but the sign of zeros.
-
-    Raises:
-        ValueError: if it is of a type that the format does not know.
-    """
+    """The smallest form of a tensor; nothing is lost but the sign of zeros."""
     if tensor.dtype not in _NAMES or tensor.layout is not torch.strided:
         raise ValueError(
             f"a tensor of {tensor.dtype} ({tensor.layout}) cannot be compressed; known are {', '.join(DTYPES)}"
@@ -154,7 +149,6 @@ def _checksum(raw: Bytes) -> int:
 
 
 def _places(facts: Mapping[str, Any], parts: Mapping[str, Bytes], numbers: int) -> NDArray[np.int64]:
-    """Where the values stand."""
     if facts["form"] == "dense":
         return np.arange(numbers)
     if facts["form"] == "mask":
@@ -174,14 +168,10 @@ MOST_BYTES = 16 << 30
 
 
 def save_compressed(source: nn.Module | Mapping[str, Tensor], path: str | os.PathLike[str]) -> Path:
-    """Write a module's state dict without its zeros.
+    """Write a module's state dict, or any other, without its zeros; an existing file is replaced as a whole.
 
     Each tensor is stored whole, as a bit mask and values, or as Rice-coded gaps and values, whichever is smallest;
     tensors that are one object are stored once. Every value comes back exactly; minus zero comes back as zero.
-
-    Args:
-        source: a plain module, or a state dict.
-        path: of the file; an existing one is replaced as a whole.
 
     Raises:
         ValueError: if the module is still managed by a Sparsifier, or a tensor is of an unknown type.
@@ -213,14 +203,10 @@ def save_compressed(source: nn.Module | Mapping[str, Tensor], path: str | os.Pat
 
 
 def load_compressed(path: str | os.PathLike[str], *, max_bytes: int = MOST_BYTES) -> dict[str, Tensor]:
-    """The state dict that `save_compressed` wrote.
-
-    Args:
-        path: of the file; it may come from a stranger.
-        max_bytes: refuse a file whose tensors need more memory.
+    """The state dict that `save_compressed` wrote; the file may come from a stranger.
 
     Raises:
-        ValueError: if the file is missing, damaged, of another kind or version, or too large.
+        ValueError: if the file is missing, damaged, of another kind or version, or larger than ``max_bytes`` in memory.
     """
     if not Path(path).is_file():
         raise ValueError(f"there is no file {os.fspath(path)}")

@@ -33,7 +33,6 @@ def plain_module(module: nn.Module) -> nn.Module:
     """The module itself, out of wrappers that compile or distribute it.
 
     Raises:
-        TypeError: if it is not a module.
         ValueError: if a Sparsifier manages it, or a value is not finite; says what to do first.
     """
     if not isinstance(module, nn.Module):
@@ -102,15 +101,9 @@ def export(module: nn.Module, path: str | os.PathLike[str], *, example: Example)
 
 
 def save_program(module: nn.Module, path: str | os.PathLike[str], *, example: Example) -> Path:
-    """Write a ``.pt2`` file that ``torch.export.load`` reads, with a batch of any size.
+    """Write a ``.pt2`` file that ``torch.export.load`` reads, with a batch of any size; replaces one that is there.
 
-    Args:
-        module: plain; left as it was.
-        path: of the file; an existing one is replaced as a whole.
-        example: one input or a tuple of them, float32.
-
-    Returns:
-        The path.
+    The module must be plain and is left as it was; the example is one input or a tuple of them, float32.
     """
     target = with_suffix(path, ".pt2")
     # Not straight into the file: where the disk is full, torch ends the whole process.
@@ -121,7 +114,7 @@ def save_program(module: nn.Module, path: str | os.PathLike[str], *, example: Ex
 
 
 def with_suffix(path: str | os.PathLike[str], suffix: str) -> Path:
-    """The path of a file, or a ValueError if it ends otherwise."""
+    """The path of a file, checked to end in ``suffix``."""
     target = Path(path)
     if target.suffix != suffix:
         raise ValueError(f"the file must end in {suffix}, got {target.name!r}")
@@ -129,24 +122,15 @@ def with_suffix(path: str | os.PathLike[str], suffix: str) -> Path:
 
 
 class Accelerated(nn.Module):
-    """A network inside PyTorch code that runs on the engine; for inference only.
-
-    Args:
-        engine: that computes.
-        structure: of what the original returns: one tensor, a tuple, a dictionary.
-    """
+    """A network inside PyTorch code that runs on the engine; for inference only."""
 
     def __init__(self, engine: Engine, structure: pytree.TreeSpec) -> None:
         super().__init__()
         self.engine = engine
-        self._structure = structure
+        self._structure = structure  # of what the original returns: one tensor, a tuple, a dictionary
 
     def forward(self, *inputs: Tensor) -> Any:
-        """What the original returns for float32 inputs on the CPU, without gradients.
-
-        Raises:
-            ValueError: if a gradient would be lost.
-        """
+        """What the original returns for float32 inputs on the CPU; a ValueError if a gradient would be lost."""
         if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
             raise ValueError("an accelerated network has no gradients: call it under torch.inference_mode()")
         found = self.engine(*(x.detach() for x in inputs))

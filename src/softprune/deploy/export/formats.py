@@ -68,11 +68,9 @@ def save_pretrained(
 
 
 def from_pretrained(folder: str | os.PathLike[str], *, make: Callable[..., nn.Module] | None = None) -> nn.Module:
-    """The module of a folder that `save_pretrained` wrote.
+    """The module of a folder that `save_pretrained` wrote; its content may come from a stranger.
 
-    Args:
-        folder: local; its content may come from a stranger.
-        make: makes the module from the config's ``args``; not needed for softprune's own networks.
+    ``make`` makes the module from the config's ``args``; softprune's own networks need none.
 
     Raises:
         ValueError: if a file is missing or damaged, or the weights are not those of the network.
@@ -102,7 +100,7 @@ def from_pretrained(folder: str | os.PathLike[str], *, make: Callable[..., nn.Mo
 
 @dataclass(frozen=True)
 class Content:
-    """What is written."""
+    """A network to write."""
 
     module: nn.Module  # plain
     example: torch.Tensor  # one input, or several of those that the network was trained on
@@ -150,16 +148,13 @@ FORMATS: dict[str, tuple[str, Callable[[Content, Path], object]]] = {
 
 
 def target(source: Path, name: str, *, out: Path | None = None, force: bool = False) -> Path:
-    """Where a format is written, checked before anything is read or written.
+    """The path of a format's file or folder, checked before anything is read or written.
 
     Args:
         source: a run folder, or a file of weights.
         name: of the format.
         out: the place; None takes one in the run folder, or next to the file.
         force: whether something that is there may be replaced.
-
-    Raises:
-        ValueError: for an unknown format, a wrong suffix, a missing folder, or a place that is taken.
     """
     if name not in FORMATS:
         raise ValueError(f"there is no format {name!r}: choose from {', '.join(FORMATS)}")
@@ -180,12 +175,7 @@ def target(source: Path, name: str, *, out: Path | None = None, force: bool = Fa
 
 
 def write_format(content: Content, name: str, path: Path) -> Written:
-    """Write a network in one of `FORMATS`, to a path from `target`.
-
-    Raises:
-        ValueError: if the format has no place for something in the network.
-        ImportError: if the format needs a package that is not installed.
-    """
+    """Write a network in one of `FORMATS`, to a path from `target`."""
     made = FORMATS[name][1](content, path)
     files = [path] if path.is_file() else [part for part in path.rglob("*") if part.is_file()]
     parameters = list(content.module.parameters())

@@ -21,14 +21,9 @@ from softprune.structure.program import Example
 
 
 class Nodes:
-    """Nodes and constants while they are made.
+    """Nodes and constants while they are made."""
 
-    Args:
-        graph: of the format.
-        make: the module onnx.helper.
-    """
-
-    def __init__(self, graph: Graph, make: Any) -> None:
+    def __init__(self, graph: Graph, make: Any) -> None:  # make: the module onnx.helper
         self.graph = graph
         self.made: list[Any] = []
         self.constants: dict[str, NDArray[Any]] = {}
@@ -57,7 +52,6 @@ class Nodes:
         return str(name)
 
     def bias(self, op: Op) -> list[str]:
-        """The bias of a layer, if it has one."""
         return [] if op.fields["bias"] is None else [self.weight(op, "bias")]
 
 
@@ -304,7 +298,6 @@ def _write(path: str | os.PathLike[str], graph: Callable[[], Graph], *, sparse: 
 
 
 def _to_onnx(onnx: Any, graph: Graph, *, sparse: bool) -> Any:
-    """The graph as an ONNX model."""
     nodes = Nodes(graph, onnx.helper)
     for op in graph.ops:
         NODES[op.kind](nodes, op)
@@ -337,16 +330,7 @@ WHOLE = {"start": 0, "stop": np.iinfo(np.int64).max}
 
 
 def spx_to_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
-    """Write the network of a .spx file as ONNX, with dense weights.
-
-    Args:
-        source: a .spx file.
-        path: of the file; an existing one is replaced as a whole.
-
-    Raises:
-        ImportError: if the package onnx is missing.
-        ValueError: if the source is not a valid network, or the path does not end in .onnx.
-    """
+    """Write the network of a .spx file as ONNX, with dense weights; an existing file is replaced as a whole."""
     return _write(path, lambda: _graph(read_spx(Path(source))), sparse=False)
 
 

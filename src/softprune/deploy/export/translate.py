@@ -35,18 +35,13 @@ class GraphBuilder:
 
     Every node of the program is one of three things here: a value (its name in the graph), a constant (a tensor that
     no input reaches), or something else, such as the size of the batch.
-
-    Attributes:
-        graph: what is there of it.
-        node: that is being translated; what is emitted has its shape and its path.
-        batch: what shapes call the size of the batch.
     """
 
-    node: Node
+    node: Node  # that is being translated; what is emitted has its shape and its path
 
     def __init__(self) -> None:
         self.graph = Graph()
-        self.batch = ""
+        self.batch = ""  # what shapes call the size of the batch
         self._known: dict[Node, Any] = {}
         self._weights: dict[tuple[int, tuple[int, ...]], str] = {}
         self._kept: list[Array] = []  # keeps the arrays alive that are known by their address
@@ -89,21 +84,10 @@ class GraphBuilder:
         return self._weights[key]
 
     def bias(self, node: Node | None) -> str | None:
-        """The name of a layer's bias among the weights, if it has one."""
         return None if node is None else self.weight(self.constant(node, "bias"))
 
     def emit(self, kind: str, inputs: Sequence[Any], shape: SymbolicShape | None = None, /, **fields: Any) -> str:
-        """Add an operation.
-
-        Args:
-            kind: its name in the format.
-            inputs: nodes, names of values or constants that it reads.
-            shape: of its value; None takes that of the current node.
-            fields: what the format asks for.
-
-        Returns:
-            The name of its value.
-        """
+        """Add an operation on nodes, values or constants; the name of its value, shaped as the node's by default."""
         names = [self.value(x) for x in inputs]
         made = self.made if shape is None else shape
         if len(made) > MOST_AXES:
@@ -130,7 +114,6 @@ class GraphBuilder:
 
     @property
     def made(self) -> SymbolicShape:
-        """The shape of what the current node makes."""
         return self.shape(self.node)
 
     def axis(self, x: Node, axis: int) -> int:
@@ -160,11 +143,7 @@ def aten(rule: Callable[..., Any], *names: str) -> Rules:
 
 
 def translate(program: ExportedProgram, rules: Rules) -> Graph:
-    """The program in the operations of the format, one for one; passes make it smaller later.
-
-    Raises:
-        ValueError: that names everything that cannot be expressed, with its place in the module.
-    """
+    """The program in the operations of the format, one for one; a ValueError names every operation that is missing."""
     builder = GraphBuilder()
     faults = _declare(builder, program)
     for node in program.graph.nodes:
@@ -186,11 +165,7 @@ def translate(program: ExportedProgram, rules: Rules) -> Graph:
 
 
 def _declare(builder: GraphBuilder, program: ExportedProgram) -> list[str]:
-    """Say what each placeholder is.
-
-    Returns:
-        What is wrong with inputs and outputs.
-    """
+    """Say what each placeholder is; returns what is wrong with inputs and outputs."""
     faults = []
     held = {**program.state_dict, **program.constants}
     places = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
@@ -262,11 +237,7 @@ def _stand_in(builder: GraphBuilder, node: Node) -> Any:
 
 
 def _outputs(builder: GraphBuilder, program: ExportedProgram) -> list[str]:
-    """Say which values are given back.
-
-    Returns:
-        What is wrong with one of them.
-    """
+    """Say which values are given back; returns what is wrong with one of them."""
     graph, nodes = builder.graph, {node.name: node for node in program.graph.nodes}
     for spec in program.graph_signature.output_specs:
         name = getattr(spec.arg, "name", None)

@@ -14,18 +14,12 @@ DENSE, UNIFORM = "dense", "uniform-"
 
 
 def sparse_network(name: str, *, seed: int = 0) -> nn.Module:
-    """A network with random weights, of which as many are zero as the budget says.
+    """A network in eval mode with random weights, of which as many are zero as the budget says.
 
     Args:
         name: of a published budget, "resnet50/str-90.23"; "resnet50/dense" and "resnet50/uniform-80" too, for every
             network of the catalog.
-        seed: of weights and zeros.
-
-    Returns:
-        The network in eval mode; the same name and seed give the same one.
-
-    Raises:
-        ValueError: if there is no such network or budget.
+        seed: of weights and zeros; the same name and seed give the same network.
 
     Example:
         >>> network = sparse_network("digits/uniform-90")

@@ -23,12 +23,11 @@ class OpCall:
     batch: int
 
     def weight(self, field: str) -> Array | None:
-        """The weight that a field names; None where the field is null or absent."""
+        """None where the field is null or absent."""
         name = self.op.get(field)
         return None if name is None else self.weights[name]
 
     def needed(self, field: str) -> Array:
-        """The weight that a field must name."""
         return self.weights[self.op[field]]
 
     @property
@@ -128,7 +127,6 @@ def scale_shift(call: OpCall) -> Array:
 
 
 def mean(call: OpCall) -> Array:
-    """The mean over some axes."""
     return call.inputs[0].mean(axis=tuple(call.op["axes"]), keepdims=bool(call.op["keepdim"]))
 
 

@@ -34,7 +34,6 @@ class Weight:
         return np.cumsum(index.astype(np.int64) + 1) - 1
 
     def dense(self) -> Array:
-        """All of it, zeros included."""
         if self.index is None:
             return self.values.reshape(self.shape)
         flat = np.zeros(math.prod(self.shape), np.float32)
@@ -52,7 +51,6 @@ class Weight:
         return int(np.count_nonzero(self.values))
 
     def reshaped(self, shape: tuple[int, ...]) -> Weight:
-        """The same numbers in another shape."""
         return replace(self, shape=shape)
 
 
@@ -73,7 +71,6 @@ class Op:
         return self.inputs if residual is None else [*self.inputs, residual]
 
     def rename(self, old: str, new: str) -> None:
-        """Read ``new`` wherever ``old`` was read."""
         self.inputs = [new if name == old else name for name in self.inputs]
         if self.fields.get("residual") == old:
             self.fields["residual"] = new

@@ -105,20 +105,13 @@ def _attends(scope: Scope, batched: Set[str]) -> bool:
 
 @dataclass(frozen=True)
 class Operation:
-    """What the format says about one operation.
+    """What the format says about one operation."""
 
-    Attributes:
-        shape: the shape of its value, or an error if inputs, fields and weights do not fit together.
-        compute: its value in NumPy.
-        fields: name -> whether a value is allowed; a field that may be None may be absent.
-        inputs: how many values it may read.
-        keeps_batch: whether it leaves the first axis alone, so that a batch may run in parts.
-    """
-
-    shape: Callable[[Scope], Shape]
+    shape: Callable[[Scope], Shape]  # or an error if inputs, fields and weights do not fit together
     compute: Callable[[OpCall], Array]
+    # name -> whether a value is allowed; a field that may be None may be absent
     fields: Mapping[str, Check] = field(default_factory=dict)
-    inputs: range = range(1, 2)
+    inputs: range = range(1, 2)  # how many values it may read
     keeps_batch: KeepsBatch = lambda scope, batched: True
 
 
@@ -208,11 +201,7 @@ LAYERS = tuple(kind for kind, operation in OPERATIONS.items() if "activation" in
 
 
 def infer(graph: Graph, weights: Mapping[str, Weight], batch: int) -> dict[str, Shape]:
-    """The shape of every value.
-
-    Raises:
-        ValueError: if an operation does not fit its inputs, or a value would be too large.
-    """
+    """The shape of every value; a ValueError if an operation does not fit its inputs, or a value would be too large."""
     shapes: dict[str, Shape] = {}
     for name, declared in graph.inputs.items():
         shapes[name] = _bounded(name, tuple(batch if n is None else n for n in declared))

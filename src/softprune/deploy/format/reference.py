@@ -13,22 +13,19 @@ from softprune.deploy.format.operations import OPERATIONS
 
 
 def run(graph: Mapping[str, Any], weights: Mapping[str, Array], inputs: Sequence[Array]) -> list[Array]:
-    """Compute the outputs of a network.
+    """The outputs of a network, one array each.
 
     Args:
         graph: the document in the metadata of the file.
         weights: every weight of the graph, dense float32, by name.
         inputs: one float32 array per input of the graph; the first axis is the batch.
 
-    Returns:
-        One array per output of the graph.
-
     Raises:
-        ValueError: if the inputs do not fit, or the graph has an operation that is none of the format.
+        ValueError: if the inputs do not fit, or the graph has an operation that is not in the format.
     """
     batch = _batch(graph, inputs)
     if unknown := sorted({op["op"] for op in graph["ops"]} - OPERATIONS.keys()):
-        raise ValueError(f"the graph has operations that are none of the format: {', '.join(unknown)}")
+        raise ValueError(f"the graph has operations that are not in the format: {', '.join(unknown)}")
     values: dict[str, Array] = {spec["name"]: value for spec, value in zip(graph["inputs"], inputs, strict=True)}
     touched = [{*op["inputs"], op.get("residual"), op["output"]} - {None} for op in graph["ops"]]
     # Where each value is read for the last time, so that its memory can go; outputs stay to the end.
@@ -46,7 +43,7 @@ def run(graph: Mapping[str, Any], weights: Mapping[str, Array], inputs: Sequence
 
 
 def _batch(graph: Mapping[str, Any], inputs: Sequence[Array]) -> int:
-    """The size of the batch, after a look at every input."""
+    """The size of the batch, after a check of every input."""
     if len(inputs) != len(graph["inputs"]):
         raise ValueError(f"the network takes {len(graph['inputs'])} inputs, got {len(inputs)}")
     batches = set()

@@ -37,7 +37,6 @@ def _places(kernel: Pair, stride: Pair, dilation: Pair, size: Pair) -> Iterator[
 
 
 def conv2d(call: OpCall) -> Array:
-    """The convolution of (batch, channels, rows, columns)."""
     weight, groups = call.needed("weight"), int(call.op["groups"])
     stride, (ph, pw), dilation = call.pair("stride"), call.pair("padding"), call.pair("dilation")
     x = np.pad(call.inputs[0], ((0, 0), (0, 0), (ph, ph), (pw, pw)))
@@ -77,8 +76,6 @@ def conv_transpose2d(call: OpCall) -> Array:
 
 
 class _Windows:
-    """The windows of a pool."""
-
     def __init__(self, call: OpCall) -> None:
         self.image = call.inputs[0]
         self.kernel, self.stride, self.padding = (call.pair(field) for field in ("kernel", "stride", "padding"))
@@ -109,7 +106,6 @@ class _Windows:
             yield padded[:, :, rows, columns]
 
     def total(self, padded: Array) -> Array:
-        """The sum of each window."""
         total = np.zeros((*padded.shape[:2], *self.size), np.float32)
         for seen in self.seen(padded):
             total += seen

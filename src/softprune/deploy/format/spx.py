@@ -67,11 +67,7 @@ def read_spx(path: str | Path) -> Model:
 
 
 def read_graph(document: Any) -> Graph:
-    """Check a graph as a file has it.
-
-    Raises:
-        ValueError: if an operation, a field or a name is not one of the format; says which.
-    """
+    """Check a graph as a file has it; a ValueError names what is not in the format."""
     if not isinstance(document, dict) or not all(
         isinstance(document.get(k), list) for k in ("inputs", "outputs", "ops")
     ):
@@ -112,7 +108,7 @@ def _read_input(entry: Any) -> tuple[str, tuple[int | None, ...]]:
 def _read_op(entry: Any, weights: Mapping[str, Any]) -> Op:
     if not isinstance(entry, dict) or not isinstance(entry.get("op"), str) or entry["op"] not in OPERATIONS:
         kind = entry.get("op") if isinstance(entry, dict) else entry
-        raise ValueError(f"operation {kind!r:.100} is none of the format's; known are {', '.join(OPERATIONS)}")
+        raise ValueError(f"operation {kind!r:.100} is not in the format; known are {', '.join(OPERATIONS)}")
     path, output = entry.get("path", ""), entry.get("output")
     inputs: Any = entry.get("inputs")
     named = isinstance(inputs, list) and all(isinstance(name, str) for name in inputs)

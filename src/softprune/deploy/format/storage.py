@@ -33,11 +33,7 @@ class TensorFile:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file to read it; a FIFO or a device could keep its reader waiting for ever.
-
-    Raises:
-        OSError: if it cannot be opened or is something else.
-    """
+    """Open a regular file to read it; a FIFO or a device, on which a reader could wait for ever, is an OSError."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -46,12 +42,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_tensors(path: Path) -> TensorFile:
-    """Read a safetensors file after checking every number of its header; a large one is mapped.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: if it is not a safetensors file that fits the rules; says what is wrong.
-    """
+    """Read a safetensors file after checking every number of its header; a large one is mapped."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         data = file.read(size) if size <= MAX_COPY else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -105,11 +96,7 @@ MAX_ELEMENTS = 1 << 27
 
 
 def read_weight(name: str, entry: Any, tensors: Mapping[str, NDArray[Any]]) -> Weight:
-    """A weight from its entry in the graph and the tensors of the file.
-
-    Raises:
-        ValueError: if anything about it does not fit.
-    """
+    """A weight from its entry in the graph and the tensors of the file; a ValueError if anything does not fit."""
     if not isinstance(entry, dict) or entry.get("storage") not in STORAGES or not whole_numbers(entry.get("shape")):
         raise ValueError(f"weight {name!r} must have a shape and a storage of {', '.join(STORAGES)}")
     shape = tuple(entry["shape"])

@@ -66,7 +66,6 @@ def _unpadded(builder: GraphBuilder, x: Node) -> tuple[Node, list[int]]:
 
 
 def _is_zero(pad: Node) -> bool:
-    """Whether a pad is one with zeros."""
     named = str(pad.target) == "aten.pad.default"
     if named and len(pad.args) > 2 and pad.args[2] != "constant":
         return False

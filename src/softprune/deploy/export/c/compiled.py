@@ -26,16 +26,7 @@ def c_compiler() -> str | None:
 
 
 def compile_c(sources: Sequence[Path], target: Path, *flags: str) -> Path:
-    """Compile C files with `FLAGS` and these.
-
-    Args:
-        sources: what is compiled.
-        target: the program, library or object that is made.
-        flags: more for the compiler, such as ``-shared``.
-
-    Raises:
-        RuntimeError: if there is no compiler, or it fails; with its message.
-    """
+    """Compile C files with `FLAGS` and these to a program, library or object; a RuntimeError if that fails."""
     program = c_compiler()
     if program is None:
         raise RuntimeError("no C compiler found: install gcc or clang, or name one in the variable CC")
@@ -47,14 +38,7 @@ def compile_c(sources: Sequence[Path], target: Path, *flags: str) -> Path:
 
 
 class CompiledC:
-    """The source that `export_c` wrote, compiled as a library.
-
-    Args:
-        files: from `export_c`.
-
-    Raises:
-        RuntimeError: if it cannot be compiled here.
-    """
+    """The source that `export_c` wrote, compiled as a library; a RuntimeError if that fails."""
 
     def __init__(self, files: CFiles) -> None:
         name = files.source.stem
@@ -66,11 +50,7 @@ class CompiledC:
         self._window.argtypes = [ctypes.c_void_p] * 3
 
     def scores(self, windows: NDArray[np.float32]) -> NDArray[Any]:
-        """Scores [n, classes] of windows [n, steps, features]: float32, or int32 of an int8 program.
-
-        Raises:
-            ValueError: for windows of another shape or type.
-        """
+        """Scores [n, classes] of windows [n, steps, features]: float32, or int32 of an int8 program."""
         if windows.dtype != np.float32 or windows.shape[1:] != self._files.shape:
             raise ValueError(f"windows must be float32 [n, {self._files.shape}]; got {windows.dtype} {windows.shape}")
         windows = np.ascontiguousarray(windows)

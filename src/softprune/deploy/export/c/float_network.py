@@ -27,36 +27,24 @@ class Matrix:
 
     @property
     def stored(self) -> int:
-        """How many weights there are."""
         return self.up.size + (0 if self.down is None else self.down.size)
 
 
 @dataclass(frozen=True)
 class FloatNetwork:
-    """The numbers of a classifier, float32 and finite.
+    """The numbers of a classifier, float32 and finite."""
 
-    Attributes:
-        w: from the inputs to the state.
-        u: from the state to the state.
-        gate_bias, update_bias: [hidden].
-        zeta, nu: after their sigmoids.
-        gate, update: non-linearities.
-        head: classes from the last state, [classes, hidden].
-        head_bias: [classes].
-        features: of an input.
-    """
-
-    w: Matrix
-    u: Matrix
-    gate_bias: Floats
-    update_bias: Floats
-    zeta: float
-    nu: float
+    w: Matrix  # from the inputs to the state
+    u: Matrix  # from the state to the state
+    gate_bias: Floats  # [hidden]
+    update_bias: Floats  # [hidden]
+    zeta: float  # after its sigmoid
+    nu: float  # after its sigmoid
     gate: Curve
     update: Curve
-    head: Floats
-    head_bias: Floats
-    features: int
+    head: Floats  # classes from the last state, [classes, hidden]
+    head_bias: Floats  # [classes]
+    features: int  # of an input
 
     @property
     def hidden(self) -> int:
@@ -68,12 +56,7 @@ class FloatNetwork:
 
 
 def plain_classifier(model: nn.Module) -> FastGRNNClassifier:
-    """A copy of a baked FastGRNN classifier with its matrices folded, in float32 on the CPU.
-
-    Raises:
-        TypeError: if it is not a module.
-        ValueError: if it is managed or parametrized, not a FastGRNN classifier, or a weight is not finite.
-    """
+    """A copy of a baked FastGRNN classifier with its matrices folded, in float32 on the CPU; others are refused."""
     model = plain_module(model)
     for path, module in model.named_modules():
         if "parametrizations" in module._modules:
@@ -162,11 +145,7 @@ class Normaliser:
 
 
 def read_normalisation(given: tuple[ArrayLike, ArrayLike] | None, *, steps: int, features: int) -> Normaliser | None:
-    """Mean and deviation, [features] or [steps, features] each, checked; None if inputs come normalised.
-
-    Raises:
-        ValueError: for another shape, or numbers that cannot be used.
-    """
+    """Mean and deviation, [features] or [steps, features] each, checked; None if inputs come normalised."""
     if given is None:
         return None
     mean, deviation = (np.asarray(part, np.float64) for part in given)

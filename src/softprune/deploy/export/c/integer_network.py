@@ -53,7 +53,6 @@ def rounded(value: Integers, bits: int) -> Integers:
 
 
 def clamped(value: Integers, limit: int) -> Integers:
-    """Value within -limit to limit."""
     return np.clip(value, -limit, limit)
 
 
@@ -128,35 +127,22 @@ class IntegerMatrix:
 
 @dataclass(frozen=True)
 class IntegerNetwork:
-    """A classifier in integers.
+    """A classifier in integers."""
 
-    Attributes:
-        w: from the inputs to the state.
-        u: from the state to the state.
-        gate_bias, update_bias: with SUM_BITS.
-        zeta, nu: with MIX_BITS.
-        gate, update: non-linearities.
-        head: int8, [classes, hidden].
-        head_bias: in units of the scores.
-        score_scale: what one unit of a score is.
-        input_bits, state_bits: bits behind the binary point of the inputs and of the state.
-        normaliser: of the inputs, in float32.
-    """
-
-    w: IntegerMatrix
-    u: IntegerMatrix
-    gate_bias: Integers
-    update_bias: Integers
-    zeta: int
-    nu: int
+    w: IntegerMatrix  # from the inputs to the state
+    u: IntegerMatrix  # from the state to the state
+    gate_bias: Integers  # with SUM_BITS
+    update_bias: Integers  # with SUM_BITS
+    zeta: int  # with MIX_BITS
+    nu: int  # with MIX_BITS
     gate: Curve
     update: Curve
-    head: Integers
-    head_bias: Integers
-    score_scale: float
-    input_bits: int
-    state_bits: int
-    normaliser: Normaliser | None
+    head: Integers  # int8, [classes, hidden]
+    head_bias: Integers  # in units of the scores
+    score_scale: float  # what one unit of a score is
+    input_bits: int  # behind the binary point of the inputs
+    state_bits: int  # behind the binary point of the state
+    normaliser: Normaliser | None  # of the inputs, in float32
 
     def quantise(self, windows: NDArray[np.float32]) -> Integers:
         """Windows [n, steps, features] as the program is given them, to int16."""
@@ -199,16 +185,10 @@ class IntegerNetwork:
 
 
 def quantised(model: FastGRNNClassifier, example: Tensor, *, normaliser: Normaliser | None = None) -> IntegerNetwork:
-    """The classifier in integers.
+    """The classifier of `plain_classifier` in integers; a ValueError if a value is too large for 16 bits.
 
-    Args:
-        model: from `plain_classifier`.
-        example: windows [n, steps, features] as the model takes them. Each kind of activation gets 16 bits for twice
-            its largest value in them; what is larger than that later is cut there.
-        normaliser: what the integer program does to its inputs.
-
-    Raises:
-        ValueError: if a value is too large for 16 bits.
+    The example is windows [n, steps, features] as the model takes them. Each kind of activation gets 16 bits for twice
+    its largest value in them; what is larger than that later is cut there. The integer program applies the normaliser.
     """
     network = read_network(model)
     with torch.no_grad():
@@ -242,9 +222,6 @@ def quantised(model: FastGRNNClassifier, example: Tensor, *, normaliser: Normali
 def multiplier(scale: float) -> tuple[int, int]:
     """A factor as a whole number of 31 bits and a shift: scale is about number / 2 ** shift.
 
-    Raises:
-        ValueError: if it is too large for that.
-
     >>> multiplier(0.75)
     (1610612736, 31)
     """
@@ -263,9 +240,6 @@ def multiplier(scale: float) -> tuple[int, int]:
 
 def fraction_bits(largest: float, what: str) -> int:
     """Bits behind the binary point, so that twice the largest value fits into 16 bits.
-
-    Raises:
-        ValueError: if the value is too large for any number of bits.
 
     >>> fraction_bits(3.0, "the state")
     12
@@ -295,7 +269,7 @@ def _balanced(up: Doubles, down: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def _scaled(weights: Doubles, *, least: float = 0.0) -> tuple[Integers, float]:
-    """Whole numbers, and what each stands for one of."""
+    """Whole numbers, and what one unit of them stands for."""
     row = float(np.abs(weights).sum(1).max()) / (LARGEST_ROW - weights.shape[1] / 2)
     scale = max(float(np.abs(weights).max()) / LARGEST_WEIGHT, row, least) or 1.0
     return np.rint(weights / scale).astype(np.int64), scale

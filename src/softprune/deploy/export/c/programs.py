@@ -45,10 +45,7 @@ _KEYWORD = re.compile(
 
 
 def check_identifier(name: str) -> str:
-    """The name, if every function and file can begin with it.
-
-    Raises:
-        ValueError: if it is not a C identifier, or too long.
+    """The name, if every function and file can begin with it; else a ValueError.
 
     >>> check_identifier("har2")
     'har2'
@@ -81,7 +78,6 @@ class CArray(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """How much memory it takes."""
         return self.values.size * _BYTES[self.c_type]
 
     @property
@@ -93,16 +89,11 @@ class CArray(NamedTuple):
 
 
 def definitions(arrays: Sequence[CArray]) -> str:
-    """All of them."""
     return "\n".join(array.definition for array in arrays)
 
 
 def filled(template: str, values: Mapping[str, object]) -> str:
-    """A template of this package with its @marks@ replaced, as often as a replacement has marks itself.
-
-    Raises:
-        KeyError: if a mark has no value.
-    """
+    """A template of this package with its @marks@ replaced, as often as a replacement has marks itself."""
     text = _read(template)
     while marks := set(re.findall(r"@(\w+)@", text)):
         for mark in marks:
@@ -176,7 +167,6 @@ class _Program:
         return found
 
     def normalising(self) -> list[CArray]:
-        """The constants of the normalisation."""
         if self.normaliser is None:
             return []
         return [CArray("mean", self.normaliser.mean), CArray("inverse", self.normaliser.inverse)]
@@ -191,9 +181,8 @@ class _Program:
     def prepared(self, x: str, product: Callable[[str, str], str]) -> tuple[str, str]:
         """Lines before the loop over the state, and what W's rows are multiplied with.
 
-        Args:
-            x: the sample as C text.
-            product: the lines that multiply with the thin factor of a matrix, by its name and what it multiplies.
+        ``x`` is the sample as C text; ``product`` gives the lines that multiply with the thin factor of a matrix, by
+        its name and what it multiplies.
         """
         w, u = self.network.w, self.network.u
         lines = "" if w.down is None else product("w", x)
@@ -204,14 +193,7 @@ class _Program:
         return lines, x if w.down is None else "state->w_inner"
 
     def written(self, numbers: str, arrays: Sequence[CArray], curves: Mapping[Curve, str], **own: object) -> CSource:
-        """Fill in the templates.
-
-        Args:
-            numbers: what the program computes in, for people.
-            arrays: its constants.
-            curves: the non-linearities as C text.
-            own: marks that this kind of program has.
-        """
+        """Fill in the templates; ``numbers`` says what the program computes in, ``own`` are marks of its kind alone."""
         network, members = self.network, self.members()
         factored = network.w.down is not None or network.u.down is not None
         marks: dict[str, object] = {

@@ -55,11 +55,7 @@ class CFiles:
 
 
 def write_together(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write files by their names so that none is ever half there; a new folder appears with all of them.
-
-    Returns:
-        Their paths. Other files of the folder stay.
-    """
+    """Write files by their names, none ever half there; a new folder appears with all, an old one keeps others."""
     if folder.is_file():
         raise ValueError(f"{folder} is a file: name a folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
