@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from softprune.budget.budget import Budget
-from softprune.budget.costs import Profile, TensorCost
+from softprune.budget.costs import Profile, TensorCost, equal_density
 from softprune.goals.base import Goal
 
 # Halvings of the searched interval: more than the bits of a float, so that the search is exact.
@@ -32,11 +32,8 @@ def uniform(profile: Profile, goal: Goal, *, dense: Sequence[str] = ()) -> Budge
     def share(kept: float) -> Mapping[str, float]:
         return dict.fromkeys((t.name for t in free), kept / sum(t.params for t in free))
 
-    if goal.sparsity is not None:
-        densities: Mapping[str, float] = dict.fromkeys((t.name for t in free), 1.0 - goal.sparsity)
-    else:
-        densities = _solve(profile, goal, free=free, share=share)
-    return _budget(profile, densities, f"uniform, {goal}")
+    equal = None if goal.sparsity is None else dict.fromkeys((t.name for t in free), 1.0 - goal.sparsity)
+    return _budget(profile, equal or _solve(profile, goal, free=free, share=share), f"uniform, {goal}")
 
 
 def erk(profile: Profile, goal: Goal, *, dense: Sequence[str] = (), power: float = 1.0) -> Budget:
@@ -133,22 +130,18 @@ def _solve(
     costs, names = goal.costs(profile), {t.name for t in free}
     fixed = goal.fixed(profile) + sum(cost.at(others) for name, cost in costs.items() if name not in names)
     shared = {name: cost for name, cost in costs.items() if name in names}
-    wanted, weights = goal.amount(profile), sum(t.params for t in free)
+    wanted = goal.amount(profile)
     low, high = (fixed + sum(cost.at(density) for cost in shared.values()) for density in (0.0, 1.0))
     goal.check_reachable(wanted, low, high)
     each = {cost.each for cost in shared.values()}
     if all(cost.linear for cost in shared.values()) and len(each) == 1:
         return share((wanted - fixed) / each.pop())
-    # The fewest weights whose shares cost what is wanted; all of them if that is less.
-    few, many = 0.0, float(weights)
-    for _ in range(BISECTIONS):
-        middle = (few + many) / 2
-        densities = share(middle)
-        if math.fsum(cost.at(densities[name]) for name, cost in shared.items()) < wanted - fixed:
-            few = middle
-        else:
-            many = middle
-    return share(many)
+
+    def spent(kept: float) -> float:
+        densities = share(kept)
+        return math.fsum(cost.at(densities[name]) for name, cost in shared.items())
+
+    return share(equal_density(spent, wanted - fixed, most=float(sum(t.params for t in free)), halvings=BISECTIONS))
 
 
 def _free(profile: Profile, goal: Goal, dense: Sequence[str]) -> list[TensorCost]:

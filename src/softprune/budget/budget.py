@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.show import Comparison, budget_sheet, compare
+from softprune.budget.show import Comparison, budget_sheet, compare, shape_text
 from softprune.budget.units import USUAL, checked_units
 from softprune.records import BUDGET, parse_json, read_text, require_format, write_text
 
@@ -32,22 +32,19 @@ OTHER, POOL = "(other)", "(pool)"
 
 def to_csv(densities: Mapping[str, float], profile: Profile | None) -> str:
     """Columns name, density and, with a profile, shape (``64x3x7x7``) and, if counted, macs."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    rows: list[tuple[Any, ...]] = [COLUMNS]
     if profile is None:
-        writer.writerow(COLUMNS[:2])
-        writer.writerows((name, repr(density)) for name, density in densities.items())
-        return text.getvalue()
-    width = 4 if profile.counted else 3
-    writer.writerow(COLUMNS[:width])
-    costs = {t.name: t for t in profile}
-    for name, density in densities.items():
-        if name not in costs:
-            raise ValueError(f"{name} is not in the attached profile; a CSV needs the cost of every tensor")
-        row = (name, repr(density), "x".join(map(str, costs[name].shape)), costs[name].macs)
-        writer.writerow(row[:width])
-    writer.writerow((OTHER, 1.0, profile.other_params, profile.other_macs)[:width])
-    writer.writerow((POOL, 1.0, 0, profile.pool_macs)[:width])
+        width = 2
+        rows += [(name, repr(density)) for name, density in densities.items()]
+    else:
+        width = 4 if profile.counted else 3
+        if lacking := [name for name in densities if name not in profile]:
+            raise ValueError(f"{lacking[0]} is not in the attached profile; a CSV needs the cost of every tensor")
+        costs = [(repr(density), profile[name]) for name, density in densities.items()]
+        rows += [(cost.name, density, shape_text(cost.shape), cost.macs) for density, cost in costs]
+        rows += [(OTHER, 1.0, profile.other_params, profile.other_macs), (POOL, 1.0, 0, profile.pool_macs)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(row[:width] for row in rows)
     return text.getvalue()
 
 
@@ -74,7 +71,10 @@ def from_csv(text: str, *, origin: str) -> tuple[dict[str, float], Profile | Non
                 continue
             if not name or name in densities:
                 raise ValueError(f"{where} has {'no name' if not name else f'{name} a second time'}")
-            densities[name] = _density(row["density"], where)
+            try:
+                densities[name] = float(row["density"])
+            except ValueError:
+                raise ValueError(f"{where}: density {row['density']!r} is not a number") from None
             if "shape" in row:
                 shape = tuple(_whole(size, where) for size in row["shape"].split("x"))
                 costs.append(TensorCost(name, shape, _whole(row.get("macs", "0"), where)))
@@ -105,13 +105,6 @@ def _json(value: Any, indent: str) -> str:
     return "{\n" + ",\n".join(pairs) + f"\n{indent}}}"
 
 
-def _density(cell: str, where: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        raise ValueError(f"{where}: density {cell!r} is not a number") from None
-
-
 def _whole(cell: str, where: str) -> int:
     if not cell.strip().isdecimal():
         raise ValueError(f"{where}: {cell!r} is not a whole number >= 0")
@@ -137,8 +130,7 @@ class Budget(Mapping[str, float]):
     densities: Mapping[str, float]  # in [0, 1]; stored as given, `validate` judges them
     profile: Profile | None = None  # what the tensors cost; overall, params and macs need it
     source: str = ""  # where the budget came from, for reports
-    # What is kept or not: "weight", "filter", "rank", "block 4x8".
-    units: str = USUAL
+    units: str = USUAL  # what is kept or not: "weight", "filter", "rank", "block 4x8"
     stored: int | None = None  # parameters of the whole network without what was pruned, where that is known
 
     def __post_init__(self) -> None:
@@ -192,8 +184,7 @@ class Budget(Mapping[str, float]):
     def macs(self, *, pool: bool = True) -> int:
         """Multiply-adds left: density * MACs of every tensor, plus the fixed costs."""
         profile = self._costs()
-        pruned = math.fsum(self.sparsity(t.name) * t.macs for t in profile)
-        return round(profile.total_macs(pool=pool) - pruned)
+        return round(profile.total_macs(pool=pool) - math.fsum(self.sparsity(t.name) * t.macs for t in profile))
 
     def validate(self, profile: Profile | None = None) -> None:
         """Raise one ValueError that lists everything wrong: densities, and names and shapes against ``profile``.
@@ -249,21 +240,21 @@ class Budget(Mapping[str, float]):
         return published(os.fspath(where))
 
     def to_json(self) -> str:
-        """The JSON document, with format name and version."""
-        document = {
-            "format": FORMAT,
-            "version": VERSION,
-            "source": self.source,
-            **({} if self.units == USUAL else {"units": self.units}),
-            **({} if self.stored is None else {"stored": self.stored}),
-            "densities": dict(self.densities),
-            "profile": self.profile.to_dict() if self.profile else None,
-        }
-        return to_json(document)
+        return to_json(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "source": self.source,
+                **({} if self.units == USUAL else {"units": self.units}),
+                **({} if self.stored is None else {"stored": self.stored}),
+                "densities": dict(self.densities),
+                "profile": self.profile.to_dict() if self.profile else None,
+            }
+        )
 
     @classmethod
     def from_json(cls, text: str, *, origin: str = "budget") -> Budget:
-        """Read the JSON document; ``origin`` names the file in messages."""
+        """Read and check what :meth:`to_json` returns; ``origin`` names the file in messages."""
         data = parse_json(text, origin)
         require_format(data, FORMAT, version=VERSION, origin=origin)
         densities = data.get("densities")
@@ -273,7 +264,6 @@ class Budget(Mapping[str, float]):
             raise ValueError(f"{origin}: the densities of {', '.join(bad)} are not numbers")
         profile = data.get("profile")
         costs = None if profile is None else Profile.from_dict(profile, origin=f"{origin}, profile")
-        # Files from before there were units count weights.
         units = checked_units(data.get("units", USUAL), origin=origin)
         stored = data.get("stored")
         if stored is not None and (not isinstance(stored, int) or isinstance(stored, bool) or stored < 0):
@@ -314,9 +304,9 @@ NETWORKS = ("resnet50", "mobilenetv1")  # one data file each
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """One published budget: its name for ``Budget.load``, and what it is."""
+    """One published budget."""
 
-    name: str
+    name: str  # for ``Budget.load``
     network: str
     method: str
     sparsity: float
@@ -357,10 +347,8 @@ def _network(network: str) -> dict[str, tuple[dict[str, Any], Budget]]:
     data = parse_json(file.read_text(encoding="utf-8"), file.name)
     require_format(data, ZOO_FORMAT, version=ZOO_VERSION, origin=file.name)
     profile = Profile.from_dict(data["profile"], origin=file.name)
-    return {
-        short: (
-            record,
-            Budget(dict(zip(profile.names, record["densities"], strict=True)), profile, f"{network}/{short}"),
-        )
-        for short, record in data["budgets"].items()
-    }
+
+    def budget(short: str, densities: list[float]) -> Budget:
+        return Budget(dict(zip(profile.names, densities, strict=True)), profile, f"{network}/{short}")
+
+    return {short: (record, budget(short, record["densities"])) for short, record in data["budgets"].items()}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from softprune.budget.show import profile_sheet
 from softprune.records import require_format
@@ -42,7 +41,6 @@ class TensorCost:
 
     @property
     def params(self) -> int:
-        """Number of weights."""
         return math.prod(self.shape)
 
 
@@ -92,7 +90,6 @@ class Profile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The tensors' names, in order."""
         return tuple(t.name for t in self.tensors)
 
     @property
@@ -148,7 +145,6 @@ class Profile:
         return profile_sheet(self).rich()
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -161,15 +157,14 @@ class Profile:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, origin: str = "profile") -> Profile:
-        """Read the JSON form; ``origin`` names the file in messages."""
+        """Read and check what :meth:`to_dict` returns; ``origin`` names the file in messages."""
         if not isinstance(data, Mapping):
             raise ValueError(f"{origin} holds a {type(data).__name__} where a profile object is needed")
         require_format(dict(data), FORMAT, version=VERSION, origin=origin)
-        rows = data.get("tensors")
-        if not isinstance(rows, list):
+        if not isinstance(rows := data.get("tensors"), list):
             raise ValueError(f"{origin} has no list 'tensors'")
         tensors = tuple(_row(row, f"{origin}, tensor {i}") for i, row in enumerate(rows))
-        extras = {key: _count(data.get(key), f"{origin}, {key}") for key in ("other_macs", "pool_macs", "other_params")}
+        extras = {key: whole(data.get(key), f"{origin}, {key}") for key in ("other_macs", "pool_macs", "other_params")}
         try:
             return cls(tensors, **extras, counted=bool(data.get("counted", True)))
         except ValueError as error:
@@ -179,75 +174,29 @@ class Profile:
 def _row(row: Any, where: str) -> TensorCost:
     if not isinstance(row, Mapping) or not isinstance(row.get("name"), str) or not row["name"]:
         raise ValueError(f"{where} needs a name, a shape and macs, got {row!r}")
-    shape = row.get("shape")
-    if not isinstance(shape, list):
-        raise ValueError(f"{where} ({row['name']}) needs a list 'shape', got {shape!r}")
-    sizes = tuple(_count(size, f"{where} ({row['name']}), shape") for size in shape)
-    return TensorCost(row["name"], sizes, _count(row.get("macs"), f"{where} ({row['name']}), macs"))
+    where = f"{where} ({row['name']})"
+    if not isinstance(shape := row.get("shape"), list):
+        raise ValueError(f"{where} needs a list 'shape', got {shape!r}")
+    sizes = tuple(whole(size, f"{where}, shape") for size in shape)
+    return TensorCost(row["name"], sizes, whole(row.get("macs"), f"{where}, macs"))
 
 
-def _count(value: Any, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{where} must be a whole number >= 0, got {value!r}")
+def whole(value: Any, what: str, *, least: int = 0) -> int:
+    """A value from a file, checked; `what` names it in the message."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{what} must be a whole number >= {least}, got {value!r}")
     return value
 
 
-# What the kept weights of one tensor add to a total.
-
+# What the kept weights of one tensor add to a total: it never falls with their number.
 
 # The slope of a curve is taken over this share of the kept weights to either side: about as far as thresholds look.
 NEARBY = 0.1
 
 
-class Cost(ABC):
-    """What a number of weights of one tensor costs; it never falls with the number.
-
-    Attributes:
-        size: the number of weights of the tensor.
-        each: what every weight costs; 1 where a curve says it.
-        linear: whether every weight costs the same.
-    """
-
-    size: int
-    linear: ClassVar[bool]
-
-    @property
-    @abstractmethod
-    def each(self) -> float: ...
-
-    @property
-    @abstractmethod
-    def most(self) -> float:
-        """The most that one weight can add."""
-
-    @abstractmethod
-    def of(self, count: float) -> float:
-        """What this many weights cost."""
-
-    @abstractmethod
-    def at(self, density: float) -> float:
-        """What this share of the tensor costs."""
-
-    @abstractmethod
-    def exact(self, count: int) -> Fraction:
-        """What this many weights cost, without rounding."""
-
-    @abstractmethod
-    def slope(self, count: int) -> float:
-        """What one more weight adds at about this number, relative to `each`."""
-
-    @abstractmethod
-    def steps(self, first: int, count: int) -> Array:
-        """What each of `count` more weights adds to the `first` ones."""
-
-    @abstractmethod
-    def sampled(self, size: int, count: int) -> Array:
-        """What each of `count` weights stands for that are a sample of `size`, in their order."""
-
-
 @dataclass(frozen=True)
-class PerWeight(Cost):
-    """Every weight costs the same: all `size` of them `total`."""
+class PerWeight:
+    """Every one of the `size` weights costs the same, all of them `total`."""
 
     total: float = 1.0
     size: int = 1
@@ -259,6 +208,7 @@ class PerWeight(Cost):
 
     @property
     def most(self) -> float:
+        """The most that one weight can add."""
         return self.each
 
     def of(self, count: float) -> float:
@@ -268,30 +218,34 @@ class PerWeight(Cost):
         return density * self.total
 
     def exact(self, count: int) -> Fraction:
+        """As `of`, without rounding."""
         return Fraction(self.total) * count / self.size
 
     def slope(self, count: int) -> float:
+        """What one more weight adds at about this number, relative to `each`."""
         return 1.0
 
     def steps(self, first: int, count: int) -> Array:
+        """What each of `count` more weights adds to the `first` ones."""
         import numpy as np
 
         return np.full(count, self.each)
 
     def sampled(self, size: int, count: int) -> Array:
+        """What each of `count` weights stands for that are a sample of `size`, in their order."""
         import numpy as np
 
         return np.full(count, self.each * size / count)
 
 
 @dataclass(frozen=True)
-class AlongCurve(Cost):
-    """A share of the tensor costs what a curve says: seconds, which are no multiple of the number of weights."""
+class AlongCurve:
+    """A share of the `size` weights costs what a curve says: seconds, which are not proportional to their number."""
 
     curve: Curve
     size: int
     linear = False
-    each = 1.0
+    each = 1.0  # the curve says it
 
     @property
     def most(self) -> float:
@@ -330,9 +284,12 @@ class AlongCurve(Cost):
         return values
 
 
-def equal_density(total: Callable[[float], float], wanted: float, *, halvings: int = 60) -> float:
-    """The density of all tensors at which a total that grows with it is what is wanted; found by halving."""
-    low, high = 0.0, 1.0
+Cost: TypeAlias = PerWeight | AlongCurve
+
+
+def equal_density(total: Callable[[float], float], wanted: float, *, most: float = 1.0, halvings: int = 60) -> float:
+    """The lowest density (or other amount in [0, `most`]) at which a growing total reaches `wanted`, by bisection."""
+    low, high = 0.0, most
     for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if total(middle) < wanted else (low, middle)

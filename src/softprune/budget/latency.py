@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from softprune.budget.budget import Budget, to_json
+from softprune.budget.costs import whole
+from softprune.budget.show import shape_text
 from softprune.records import parse_json, read_text, require_format, write_text
 
 # How far up to the dense time the sparse kernel is taken to be the faster one.
@@ -125,13 +127,12 @@ class LayerTime:
 
     @cached_property
     def curve(self) -> Curve:
-        """Seconds as a function of the density: monotone, see `Curve.through`."""
         return Curve.through(self.densities, self.seconds)
 
 
 @dataclass(frozen=True)
 class TensorTime:
-    """One tensor at the density that a budget gives it, and dense."""
+    """The seconds of one tensor's layer at the density that a budget gives the tensor, and dense."""
 
     name: str
     density: float
@@ -212,12 +213,11 @@ class LatencyTable:
         """Raise a ValueError that names tensors that this table does not have, or has in other shapes."""
         missing = [name for name in shapes if name not in self._by_name]
         other = [
-            f"{name} is {_shape(self._by_name[name].shape)} there and {_shape(shape)} here"
+            f"{name} is {shape_text(self._by_name[name].shape)} there and {shape_text(shape)} here"
             for name, shape in shapes.items()
             if name in self._by_name and self._by_name[name].shape != tuple(shape)
         ]
-        faults = [f"it lacks {', '.join(missing[:5])}"] if missing else []
-        if faults := faults + other[:5]:
+        if faults := [*[f"it lacks {', '.join(missing[:5])}"] * bool(missing), *other[:5]]:
             raise ValueError(
                 f"the table of times is of another network: {'; '.join(faults)}. Measure one of this network with "
                 "softprune bench --table"
@@ -227,15 +227,12 @@ class LatencyTable:
         """The times of a budget, tensor by tensor; tensors of the table that it does not name are dense."""
         if budget.profile is not None:
             self.require({t.name: t.shape for t in budget.profile})
-        total = self.total(dict(budget))
-        rows = []
-        for layer in self.layers:
-            density = budget.densities.get(layer.name, 1.0)
-            rows.append(TensorTime(layer.name, density, layer.curve(density), layer.curve(1.0)))
-        return Timing(tuple(rows), self.fixed, total, self.total({}))
+        total, dense = self.total(budget), self.total({})
+        given = [(layer, budget.densities.get(layer.name, 1.0)) for layer in self.layers]
+        rows = tuple(TensorTime(layer.name, d, layer.curve(d), layer.curve(1.0)) for layer, d in given)
+        return Timing(rows, self.fixed, total, dense)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -249,10 +246,9 @@ class LatencyTable:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], *, origin: str = "table of times") -> LatencyTable:
-        """Read the JSON form, of which nothing is believed; ``origin`` names the file in messages."""
+        """Read and check what :meth:`to_dict` returns; ``origin`` names the file in messages."""
         require_format(dict(data), FORMAT, version=VERSION, origin=origin)
-        rows = data.get("layers")
-        if not isinstance(rows, list):
+        if not isinstance(rows := data.get("layers"), list):
             raise ValueError(f"{origin} has no list 'layers'")
         try:
             return cls(
@@ -260,8 +256,8 @@ class LatencyTable:
                 fixed=_number(data.get("fixed"), "fixed"),
                 processor=_text(data.get("processor"), "processor"),
                 level=_text(data.get("level"), "level"),
-                threads=_count(data.get("threads"), "threads"),
-                batch=_count(data.get("batch"), "batch"),
+                threads=whole(data.get("threads"), "threads", least=1),
+                batch=whole(data.get("batch"), "batch", least=1),
             )
         except ValueError as error:
             raise ValueError(f"{origin}: {error}") from error
@@ -275,12 +271,7 @@ class LatencyTable:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LatencyTable:
         """Read a file that ``softprune bench --table`` wrote; every value is checked."""
-        file = Path(path)
-        return cls.from_dict(parse_json(read_text(file), str(file)), origin=str(file))
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
+        return cls.from_dict(parse_json(read_text(Path(path)), str(path)), origin=str(path))
 
 
 def _layer(row: Any, number: int) -> LayerTime:
@@ -294,7 +285,7 @@ def _layer(row: Any, number: int) -> LayerTime:
     shape, densities, seconds = (list(value or ()) for value in lists.values())
     return LayerTime(
         name,
-        tuple(_count(size, f"shape of {name}") for size in shape),
+        tuple(whole(size, f"shape of {name}", least=1) for size in shape),
         tuple(_number(value, f"density of {name}") for value in densities),
         tuple(_number(value, f"seconds of {name}") for value in seconds),
     )
@@ -307,12 +298,6 @@ def _number(value: Any, what: str) -> float:
         return float(value)
     except OverflowError:
         raise ValueError(f"{what} is too large a number") from None
-
-
-def _count(value: Any, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{what} must be a whole number of 1 or more, got {value!r}")
-    return value
 
 
 def _text(value: Any, what: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -30,16 +30,13 @@ class Sheet:
     totals: tuple[Row, ...] = ()  # below a line
 
     def html(self) -> str:
-        """A small table, everything escaped."""
-        parts = ["<table>", f"<caption>{escape(self.caption)}</caption>" if self.caption else ""]
-        parts.append(f"<thead>{_html_row(self.columns, 'th')}</thead>")
-        parts.append("<tbody>" + "".join(_html_row(row, "td") for row in self.rows) + "</tbody>")
-        if self.totals:
-            parts.append("<tfoot>" + "".join(_html_row(row, "th") for row in self.totals) + "</tfoot>")
-        return "".join([*parts, "</table>"])
+        """The table with everything escaped."""
+        caption = f"<caption>{escape(self.caption)}</caption>" if self.caption else ""
+        head, body = _html_row(self.columns, "th"), "".join(_html_row(row, "td") for row in self.rows)
+        foot = f"<tfoot>{''.join(_html_row(row, 'th') for row in self.totals)}</tfoot>" if self.totals else ""
+        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody>{foot}</table>"
 
     def rich(self) -> Table:
-        """The same for a terminal."""
         from rich.table import Table
         from rich.text import Text
 
@@ -72,15 +69,19 @@ def budget_sheet(budget: Budget, *, caption: str | None = None) -> Sheet:
     costs = {cost.name: cost for cost in profile}
     rows_with_costs: list[Row] = []
     for name, density in budget.items():
-        cost = costs.get(name)
-        if cost is None:
-            rows_with_costs.append((name, "-", "-", f"{1 - density:.2%}", "-"))
-            continue
-        kept = f"{round(density * cost.params):,} of {cost.params:,}"
-        macs = f"{round(density * cost.macs):,} of {cost.macs:,}" if profile.counted else "-"
-        rows_with_costs.append((name, _shape(cost.shape), kept, f"{1 - density:.2%}", macs))
+        shape = kept = macs = "-"
+        if cost := costs.get(name):
+            shape, kept = shape_text(cost.shape), f"{round(density * cost.params):,} of {cost.params:,}"
+            macs = f"{round(density * cost.macs):,} of {cost.macs:,}" if profile.counted else "-"
+        rows_with_costs.append((name, shape, kept, f"{1 - density:.2%}", macs))
+    totals: tuple[Row, ...] = ()
+    # A budget that was never validated may lack tensors; to show it must not fail.
+    if all(name in budget for name in profile.names):
+        macs = f"{budget.macs():,} of {profile.total_macs():,}" if profile.counted else "-"
+        kept = f"{budget.params:,} of {profile.params:,}"
+        totals = (("all tensors", "", kept, f"{budget.overall:.2%}", macs),)
     columns = ("tensor", "shape", f"{noun(budget.units)} kept", "sparsity", "MACs left")
-    return Sheet(title, columns, _cut(rows_with_costs), _totals(budget, profile))
+    return Sheet(title, columns, _cut(rows_with_costs), totals)
 
 
 def profile_sheet(profile: Profile, *, caption: str = "", units: str = USUAL) -> Sheet:
@@ -92,24 +93,14 @@ def profile_sheet(profile: Profile, *, caption: str = "", units: str = USUAL) ->
         (('fc.weight', '10x8', '80', '80'),)
     """
     counted = profile.counted
-    rows = [(t.name, _shape(t.shape), f"{t.params:,}", f"{t.macs:,}" if counted else "-") for t in profile]
+    rows = [(t.name, shape_text(t.shape), f"{t.params:,}", f"{t.macs:,}" if counted else "-") for t in profile]
     totals: list[Row] = []
     if profile.other_params or profile.other_macs or profile.pool_macs:
         other = f"{profile.other_macs + profile.pool_macs:,}" if counted else "-"
         totals.append(("everything else", "", f"{profile.other_params:,}", other))
-    totals.append(
-        ("all tensors", "", f"{profile.params:,}", f"{profile.macs - profile.other_macs:,}" if counted else "-")
-    )
+    macs = f"{profile.macs - profile.other_macs:,}" if counted else "-"
+    totals.append(("all tensors", "", f"{profile.params:,}", macs))
     return Sheet(caption, ("tensor", "shape", noun(units), "MACs"), _cut(rows), tuple(totals))
-
-
-def _totals(budget: Budget, profile: Profile) -> tuple[Row, ...]:
-    # A budget that was never validated may lack tensors; to show it must not fail.
-    if any(name not in budget for name in profile.names):
-        return ()
-    macs = f"{budget.macs():,} of {profile.total_macs():,}" if profile.counted else "-"
-    kept = f"{budget.params:,} of {profile.params:,}"
-    return (("all tensors", "", kept, f"{budget.overall:.2%}", macs),)
 
 
 def _cut(rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -120,13 +111,16 @@ def _cut(rows: Sequence[Row]) -> tuple[Row, ...]:
     return (*rows[:half], gap, *rows[-half:])
 
 
-def _shape(shape: Sequence[int]) -> str:
+def shape_text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
 def _html_row(cells: Row, tag: str) -> str:
     left, right = 'style="text-align: left"', 'style="text-align: right"'
     return "<tr>" + "".join(f"<{tag} {right if n else left}>{escape(c)}</{tag}>" for n, c in enumerate(cells)) + "</tr>"
+
+
+# Two budgets side by side.
 
 
 @dataclass(frozen=True)
@@ -170,17 +164,13 @@ def compare(a: Budget, b: Budget) -> Comparison:
     profile = a.profile or b.profile
     if profile is None:
         return Comparison(tuple(ComparisonRow(name, None, None, a[name], b[name]) for name in a), None, None)
-    a.validate(profile)
-    b.validate(profile)
     costs = {t.name: (t.params, t.macs if profile.counted else None) for t in profile}
-    rows = tuple(ComparisonRow(n, *costs[n], a[n], b[n]) for n in a)
-    return Comparison(
-        rows,
-        _comparison_totals(a if a.profile else a.with_profile(profile)),
-        _comparison_totals(b if b.profile else b.with_profile(profile)),
-    )
+    total_a, total_b = _sums(a, profile), _sums(b, profile)
+    return Comparison(tuple(ComparisonRow(name, *costs[name], a[name], b[name]) for name in a), total_a, total_b)
 
 
-def _comparison_totals(budget: Budget) -> Totals:
-    counted = budget.profile is not None and budget.profile.counted
-    return Totals(budget.overall, budget.params, budget.macs() if counted else None)
+def _sums(budget: Budget, profile: Profile) -> Totals:
+    budget.validate(profile)
+    own = budget.profile or profile
+    costed = replace(budget, profile=own)
+    return Totals(costed.overall, costed.params, costed.macs() if own.counted else None)

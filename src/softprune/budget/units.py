@@ -15,8 +15,7 @@ class UnitWords:
     kind: str  # its name in files and configurations
     noun: str  # one of them
     importances: bool = True  # whether each has an importance, so that managed tensors hold these and not weights
-    # whether what one adds to the cost of a network is known by itself, as multiply-adds of a weight are
-    costed: bool = False
+    costed: bool = False  # whether each adds a known cost of its own, as a weight adds its multiply-adds
     sized: bool = False  # whether it has rows and columns
 
     @property
@@ -33,8 +32,7 @@ KINDS = {
         UnitWords("rank", "direction"),
     )
 }
-# What is counted where a file or a configuration does not say it: files from before there were others count weights.
-USUAL = "weight"
+USUAL = "weight"  # where a file or a configuration does not say it
 
 
 @dataclass(frozen=True)
@@ -85,19 +83,8 @@ class Units:
 Units.weight, Units.filter, Units.rank = Units("weight"), Units("filter"), Units("rank")
 
 
-# The texts of units that files have.
-
-
 def checked_units(units: object, *, origin: str) -> str:
-    """The text itself if it names a kind of units.
-
-    Raises:
-        ValueError: for anything else; ``origin`` says where it stands.
-
-    Example:
-        >>> checked_units("block 4x8", origin="a file")
-        'block 4x8'
-    """
+    """The text itself if it names units, such as "block 4x8"; else a ValueError, in which ``origin`` says where."""
     sizes = r" [1-9][0-9]*x[1-9][0-9]*"
     pattern = "|".join(words.kind + (sizes if words.sized else "") for words in KINDS.values())
     if not isinstance(units, str) or not re.fullmatch(pattern, units):
@@ -111,7 +98,7 @@ def unit_words(units: str) -> UnitWords:
 
 
 def noun(units: str, count: int = 2) -> str:
-    """What one of them is called, or several.
+    """The word for units in a sentence, singular for a count of 1.
 
     Example:
         >>> noun("rank"), noun("block 4x8", 1)
@@ -122,7 +109,7 @@ def noun(units: str, count: int = 2) -> str:
 
 
 def shared_noun(units: Iterable[str]) -> str:
-    """What several budgets or runs count, in the plural: "units" if it is not the same.
+    """The plural for what several budgets or runs count: "units" if they differ.
 
     Example:
         >>> shared_noun(["filter", "filter"]), shared_noun(["filter", "weight"]), shared_noun([])
