@@ -24,19 +24,14 @@ from softprune.structure.network import Left, Network, Removal, decide, follow, 
 from softprune.structure.program import Example, batch_of_two
 from softprune.structure.rules import CONVOLUTIONS, NORMS, TRANSPOSED
 
-# Cuts: layers of torch with some of their channels taken out, in place.
-
 
 @dataclass(frozen=True)
 class Cut:
-    """What stays of a layer: the channels that it still reads and makes, rising; of a norm both are the same.
+    """What stays of a layer."""
 
-    ``bias`` says whether it gets one that it did not have.
-    """
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    bias: bool = False
+    inputs: tuple[int, ...]  # channels that it still reads, rising
+    outputs: tuple[int, ...]  # channels that it still makes; of a norm the same
+    bias: bool = False  # whether it gets one that it did not have
 
 
 def sizes(module: nn.Module) -> tuple[int, int]:
@@ -51,7 +46,7 @@ def sizes(module: nn.Module) -> tuple[int, int]:
 
 @torch.no_grad()
 def cut(module: nn.Module, what: Cut) -> None:
-    """Take the other channels out of a layer."""
+    """Take the other channels out of a layer, in place."""
     inputs, outputs = list(what.inputs), list(what.outputs)
     if isinstance(module, NORMS):
         for name in ("weight", "bias", "running_mean", "running_var"):
@@ -68,17 +63,16 @@ def cut(module: nn.Module, what: Cut) -> None:
         module.in_features, module.out_features = len(inputs), len(outputs)
         return
     assert isinstance(module, CONVOLUTIONS + TRANSPOSED)
-    depthwise = module.groups == module.in_channels and module.groups > 1
-    groups = len(inputs) if depthwise else module.groups
-    if depthwise:
+    if module.groups == module.in_channels and module.groups > 1:  # depthwise
         _replace(module, "weight", module.weight[inputs if isinstance(module, TRANSPOSED) else outputs])
+        module.groups = len(inputs)
     else:
         _replace(module, "weight", _per_group(module, inputs, outputs))
-    module.in_channels, module.out_channels, module.groups = len(inputs), len(outputs), groups
+    module.in_channels, module.out_channels = len(inputs), len(outputs)
 
 
 def _per_group(module: nn.Module, inputs: Sequence[int], outputs: Sequence[int]) -> Tensor:
-    """Each group of a convolution has channels of its own on both sides."""
+    """The weight that stays of a convolution, whose groups have channels of their own on both sides."""
     assert isinstance(module, CONVOLUTIONS + TRANSPOSED)
     turned = isinstance(module, TRANSPOSED)
     wide_in, wide_out = module.in_channels // module.groups, module.out_channels // module.groups
@@ -103,18 +97,15 @@ def _replace(module: nn.Module, name: str, value: Tensor) -> None:
     setattr(module, name, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
 
 
-# Recipes: which channels of each layer stay, as a file from which a network is made small again.
-
 FORMAT, VERSION = "softprune-shrink", 1
-# What a recipe can be about.
-LAYERS = (*CONVOLUTIONS, *TRANSPOSED, *NORMS, nn.Linear)
+LAYERS = (*CONVOLUTIONS, *TRANSPOSED, *NORMS, nn.Linear)  # what can be cut
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What stays of every layer that gets smaller, by the path of the module."""
+    """What stays of every layer that gets smaller; as a file, a network is made small again with it."""
 
-    layers: Mapping[str, Cut]
+    layers: Mapping[str, Cut]  # by the path of the module
 
     def check(self, model: nn.Module) -> None:
         """Refuse a network that this recipe is not for; the ValueError names the layer."""
@@ -138,27 +129,18 @@ class Recipe:
         return model
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it, whole or not at all."""
         return write_text(path, self.to_json() + "\n")
 
     def to_json(self) -> str:
-        """The JSON document, with format name and version."""
         layers = {path: asdict(what) for path, what in self.layers.items()}
         return json.dumps({"format": FORMAT, "version": VERSION, "layers": layers})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Recipe:
-        """Read and check one.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: if the file is not a recipe.
-        """
         return cls.from_json(read_text(_there(path)), origin=str(path))
 
     @classmethod
     def from_json(cls, text: str, *, origin: str) -> Recipe:
-        """Read the JSON document; ``origin`` names the file in a message."""
         content = parse_json(text, origin)
         if content.get("format") != FORMAT or content.get("version") != VERSION:
             raise ValueError(f"{origin} is not a recipe of version {VERSION} by which a network was made smaller")
@@ -192,19 +174,12 @@ WEIGHTS, RECIPE = "model.safetensors", "shrink.json"
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A smaller network. Print it to read what was done.
+    """A smaller network. Print it to read what was done."""
 
-    Attributes:
-        model: a copy without the dead channels.
-        recipe: which channels stayed.
-        left: dead channels that could not be removed, with the reasons.
-        before, after: the number of parameters.
-    """
-
-    model: nn.Module
-    recipe: Recipe
-    left: tuple[Left, ...]
-    before: int
+    model: nn.Module  # a copy without the dead channels
+    recipe: Recipe  # which channels stayed
+    left: tuple[Left, ...]  # dead channels that could not be removed, with the reasons
+    before: int  # the number of parameters
     after: int
 
     def __str__(self) -> str:
@@ -275,7 +250,7 @@ def rebuild(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Module:
         missing = small.load_state_dict(state, strict=False)
     except RuntimeError as error:
         raise ValueError(f"{folder} is of another network: {error}") from error
-    # Tied tensors are written once.
+    # Tied tensors are written once, so a name may be missing whose memory another name has filled.
     held = small.state_dict()
     written = {held[name].data_ptr() for name in state if name in held}
     absent = [name for name in missing.missing_keys if held[name].data_ptr() not in written]
@@ -288,14 +263,13 @@ def rebuild(model: nn.Module, folder: str | os.PathLike[str]) -> nn.Module:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], Recipe | None]:
-    """The weights of a file, and the recipe that they carry; older files carry none."""
+    """The weights of a file, and the recipe in its header; older files have none there."""
     tensors, header = read_tensors(_there(path))
     text = header.get(FORMAT)
     return tensors, None if text is None else Recipe.from_json(text, origin=f"the header of {path}")
 
 
 def _refuse_computed(model: nn.Module) -> None:
-    """A weight that is computed from others cannot be cut by its channels."""
     for path, module in model.named_modules():
         if isinstance(module, LAYERS) and module.weight is not None and "weight" not in module._parameters:
             raise ValueError(
@@ -361,7 +335,7 @@ def _without(model: nn.Module, network: Network, removal: Removal) -> tuple[nn.M
 
 
 def _shift(module: nn.Module, reader: Reader, constant: Tensor | None) -> Tensor | None:
-    """What the constant inputs that go have added to the outputs."""
+    """What the constant inputs that are removed have added to each output."""
     if constant is None:
         return None
     weight: Any = module.weight
@@ -378,7 +352,7 @@ def _outputs(model: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def _fault(model: nn.Module, inputs: tuple[Tensor, ...], wanted: list[Tensor]) -> str | None:
-    """What is wrong with a smaller network, if anything is."""
+    """What is wrong with a smaller network; None if its outputs are the wanted ones within `TOLERANCE`."""
     try:
         made = _outputs(model, inputs)
     except Exception as error:  # the network's own code may count on a number of channels

@@ -22,24 +22,19 @@ ZOO = "zoo:"
 
 
 def zoo_name(where: str) -> str | None:
-    """The name behind ``zoo:``, or None for a file."""
+    """What follows ``zoo:``; None for a file."""
     return where.removeprefix(ZOO) if where.startswith(ZOO) else None
 
 
 def write_files(where: str, folder: Path, *, onnx: bool, size: int | None = None) -> tuple[str, str | None]:
-    """Write what the engines read, in a folder; returns the paths of the .spx file and of the ONNX file, if wanted.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: if there is no such network, or the file is not a valid one.
-    """
+    """Write what the engines read, in a folder; returns the paths of the .spx file and of the ONNX file, if wanted."""
     name, spx = zoo_name(where), where
     if name is not None:
         from softprune.deploy.export import export
         from softprune.deploy.export.zoo import sparse_network, zoo_example
 
         spx = str(export(sparse_network(name), folder / "network.spx", example=zoo_example(name, size=size)))
-    read_spx(spx)  # what is wrong with it is said before anything is made of it
+    read_spx(spx)  # a damaged file is refused before anything is made of it
     if not onnx:
         return spx, None
     from softprune.deploy.export.onnx import spx_to_onnx
@@ -49,7 +44,6 @@ def write_files(where: str, folder: Path, *, onnx: bool, size: int | None = None
 
 
 def input_shapes(spx: str, batch: int) -> tuple[tuple[int, ...], ...]:
-    """The shapes of the inputs of a .spx file with a batch."""
     inputs = read_spx(spx).graph.inputs.values()
     return tuple(tuple(batch if n is None else n for n in shape) for shape in inputs)
 
@@ -81,9 +75,8 @@ def bench(
             published budget; also "zoo:resnet50/uniform-80" and "zoo:resnet50/dense".
         against: other engines: onnxruntime, openvino, torch; None takes those that can be used, () none.
         batch: samples per call.
-        threads: threads of each engine.
-        bursts: bursts of each engine, in turns.
-        seconds: length of a burst.
+        threads: of each engine.
+        bursts: of each engine, in turns, ``seconds`` long each.
         size: pixels a side of the images, for a network of the zoo.
         tune: whether our engine first measures the fastest way to compute each layer.
         layers: whether to time every layer by itself too.
@@ -93,39 +86,30 @@ def bench(
     Returns:
         Plain data, as docs/engine.md lists it.
 
-    Raises:
-        ValueError: if a number is out of range, or there is no such network or engine.
-        ImportError: if an engine that was asked for is not installed.
-        OSError: if the file cannot be read, or an engine that was asked for cannot run it.
-
     Example:
         >>> bench("zoo:digits/uniform-80", against=(), bursts=1, seconds=0.01, tune=False)["network"]
         'zoo:digits/uniform-80'
     """
-    _check(where, batch=batch, threads=threads, bursts=bursts, seconds=seconds, size=size)
+    check_counts(batch=batch, threads=threads, bursts=bursts)
+    if not 0 < seconds <= 600:
+        raise ValueError(f"seconds is {seconds:g}, must be above 0 and at most 600")
     name = zoo_name(where)
+    if size is not None and name is None:
+        raise ValueError(f"size {size} is for networks of the zoo: {where} says itself how large its inputs are")
     names = opponents(against, module=name is not None)
     with tempfile.TemporaryDirectory(prefix="softprune-bench-") as folder:
         progress(f"preparing {where}")
         spx, onnx = write_files(where, Path(folder), onnx=any(other != "torch" for other in names), size=size)
         job = Job(spx, onnx, name, input_shapes(spx, batch), batch, threads, tune, layers, level)
         result = contest(job, names, bursts=bursts, seconds=seconds, needed=against is not None, progress=progress)
-        return {
-            "format": BENCH_FORMAT,
-            "version": BENCH_VERSION,
-            "network": where,
-            "bytes": Path(spx).stat().st_size,
-            **result,
-        }
+        head = {"format": BENCH_FORMAT, "version": BENCH_VERSION, "network": where}
+        return {**head, "bytes": Path(spx).stat().st_size, **result}
 
 
 def contest(
     job: Job, others: Sequence[str], *, bursts: int, seconds: float, needed: bool, progress: Progress
 ) -> dict[str, Any]:
-    """Let our engine and others take turns, in bursts of so many seconds.
-
-    ``needed`` says that an engine that cannot run the network is an error; else it is left out.
-    """
+    """Time our engine and others in turns; one that cannot run the network is an error if ``needed``, else skipped."""
     facts: dict[str, dict[str, Any]] = {}
     skipped: dict[str, str] = {}
     with ExitStack() as stack:
@@ -194,18 +178,9 @@ MOST = {"batch": 4096, "threads": 256, "bursts": 10_000}
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse a batch, threads or bursts out of range."""
     for name, value in counts.items():
         if not 1 <= value <= MOST[name]:
             raise ValueError(f"{name} is {value}, must be 1 to {MOST[name]}")
-
-
-def _check(where: str, *, batch: int, threads: int, bursts: int, seconds: float, size: int | None) -> None:
-    check_counts(batch=batch, threads=threads, bursts=bursts)
-    if not 0 < seconds <= 600:
-        raise ValueError(f"seconds is {seconds:g}, must be above 0 and at most 600")
-    if size is not None and zoo_name(where) is None:
-        raise ValueError(f"size {size} is for networks of the zoo: {where} says itself how large its inputs are")
 
 
 def check_target(path: Path) -> None:
@@ -217,5 +192,4 @@ def check_target(path: Path) -> None:
 
 
 def write_bench(result: Mapping[str, Any], path: Path) -> Path:
-    """Write a result as JSON, whole or not at all."""
     return write_text(path, json.dumps(result, indent=1, allow_nan=False) + "\n")

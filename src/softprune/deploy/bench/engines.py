@@ -31,14 +31,13 @@ class Job:
     zoo: str | None  # the name from which PyTorch makes the module, if there is one
     shapes: tuple[tuple[int, ...], ...]  # of the inputs, with the batch
     batch: int = 1  # samples per call
-    threads: int = 1  # threads of each engine
+    threads: int = 1  # of each engine
     tune: bool = True  # whether our engine measures the fastest way to compute each layer
     layers: bool = True  # whether to time each layer too
     level: str | None = None  # instruction set of our kernels; None takes the best of the processor
 
     def inputs(self) -> list[Array]:
-        """Random numbers, the same in every process."""
-        random = np.random.default_rng(0)
+        random = np.random.default_rng(0)  # the same numbers in every process
         return [random.standard_normal(shape).astype(np.float32) for shape in self.shapes]
 
 
@@ -51,12 +50,11 @@ def first_numbers(outputs: Any, count: int = 4096) -> Array:
     return np.array(outputs, np.float32).reshape(-1)[:count]
 
 
-# A call that runs the network once, and facts about the engine.
+# Makes a call that runs the network once, and facts about the engine.
 Start = Callable[[Job, list[Array]], tuple[Runner, dict[str, Any]]]
 
 
 def start_softprune(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, Any]]:
-    """Our engine, with its table of layers."""
     if job.level is not None:
         os.environ["SOFTPRUNE_KERNELS_LEVEL"] = job.level
     from softprune.deploy.bench.race import layers, measure_roofline
@@ -83,7 +81,6 @@ def start_softprune(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, An
 
 
 def start_onnxruntime(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, Any]]:
-    """ONNX Runtime's engine for CPUs."""
     onnxruntime = import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = job.threads, 1
@@ -104,7 +101,7 @@ def start_openvino(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, Any
 
 
 def start_torch(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, Any]]:
-    """PyTorch as it is, without compilation."""
+    """PyTorch in eager mode, without compilation."""
     import torch
 
     from softprune.deploy.export.zoo import sparse_network
@@ -130,8 +127,7 @@ ENGINES: dict[str, Start] = {
 # Engine -> packages it needs.
 NEEDS = {"onnxruntime": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino"), "torch": ("torch",)}
 
-# Seconds after which a process that says nothing is given up; a large network is tuned in a fraction of it.
-PATIENCE = 900.0
+PATIENCE = 900.0  # seconds until a silent process is given up; a large network is tuned in a fraction of it
 
 
 class EngineError(OSError):
@@ -139,13 +135,7 @@ class EngineError(OSError):
 
 
 class Worker:
-    """The near end of a process with one engine, that ends when the pipe does.
-
-    Args:
-        engine: name of the engine.
-        job: what it runs.
-        patience: seconds to wait for each answer.
-    """
+    """A process with one engine, which ends when the pipe to it does; ``patience`` seconds are waited for an answer."""
 
     def __init__(self, engine: str, job: Job, *, patience: float = PATIENCE) -> None:
         self.engine, self._patience = engine, patience
@@ -170,8 +160,7 @@ class Worker:
     def start(self) -> dict[str, Any]:
         """Facts about the engine after it has run the network once, the first numbers of its result as "output".
 
-        Raises:
-            EngineError: if it cannot run it, dies or says nothing.
+        An EngineError says that it cannot run it, died or is silent; so in `burst`.
         """
         facts = self._answer("loading the network")
         if "error" in facts:
@@ -179,7 +168,6 @@ class Worker:
         return dict(facts)
 
     def burst(self, seconds: float) -> Burst:
-        """Let the engine run for some time; errors as in `start`."""
         with suppress(OSError):  # the answer tells that it is dead
             self._pipe.send(seconds)
         burst = self._answer("it was timed")
@@ -205,27 +193,19 @@ def work(pipe: Connection, engine: str, job: Job) -> None:
     except Exception as error:
         pipe.send({"error": f"{type(error).__name__}: {error}"})
         return
-    # The other end is closed when nothing more is wanted.
-    with suppress(EOFError, OSError):
+    with suppress(EOFError, OSError):  # the other end is closed when nothing more is wanted
         while True:
             pipe.send(run_burst(call, pipe.recv()))
 
 
 def opponents(wanted: Sequence[str] | None, *, module: bool) -> list[str]:
-    """The names of the engines that take part beside ours, each once.
+    """The names of the engines that take part beside ours, each once; None takes all that can be used.
 
-    Args:
-        wanted: names of engines; None takes all that can be used.
-        module: whether there is a module that PyTorch could run.
-
-    Raises:
-        ValueError: for an unknown name, or torch without a module.
-        ImportError: if an engine that was asked for is not installed.
+    ``module`` says whether there is a module that PyTorch could run.
     """
     if wanted is None:
         return [name for name in NEEDS if not missing(name) and (module or name != "torch")]
-    unknown = [name for name in wanted if name not in NEEDS]
-    if unknown:
+    if unknown := [name for name in wanted if name not in NEEDS]:
         raise ValueError(f"there is no engine {unknown[0]!r} to compare with: choose from {', '.join(NEEDS)}")
     for name in wanted:
         if name == "torch" and not module:

@@ -24,8 +24,6 @@ from softprune.deploy.export.zoo import fill_, zoo_example
 from softprune.nn.catalog import build, example_shape
 from softprune.structure.program import Example
 
-# From the times of single layers to times that add up to that of a call.
-
 # A step by itself is timed too long rather than too short; a call that seems shorter than this share of what does not
 # depend on density was measured wrongly.
 LEAST_SHARE = 0.05
@@ -45,8 +43,7 @@ def calibrate(sightings: Sequence[Sighting]) -> tuple[float, dict[str, tuple[flo
 
     What does not depend on density is one number for all: the other steps, and the part of a call that no step
     accounts for, which is the least that calls take beyond their steps. What is left of a call belongs to the layers,
-    and all of them are scaled by the same factor: steps that are timed one by one wait for each other, and chains of
-    them run in bands when they run in earnest.
+    all scaled by the same factor: in a call, unlike when timed singly, steps overlap and chains of them run in bands.
 
     Returns:
         The fixed seconds, and tensor -> seconds at each density.
@@ -108,12 +105,7 @@ def measure_latency(
         threads: of the engine.
         batch: samples per call.
         densities: rising, in (0, 1], two at least.
-        effort: how long is measured.
         progress: is told what happens.
-
-    Raises:
-        ValueError: for numbers out of range, tensors that are not there or that no step of the engine belongs to.
-        ImportError: without the compiled kernels, whose times they are.
 
     Example:
         >>> from softprune.nn.digits import digits_cnn
@@ -157,8 +149,7 @@ def _checked(densities: Sequence[float], *, threads: int, batch: int) -> tuple[f
 
 @torch.no_grad()
 def _at(network: nn.Module, chosen: Sequence[PrunableTensor], density: float) -> nn.Module:
-    """The network with this share of every tensor left; the same in every process."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)  # the same network in every process
     for tensor in chosen:
         fill_(tensor.parameter, density, generator)
     return network
@@ -191,7 +182,7 @@ def _found(
     missing = [tensor.name for tensor in chosen if tensor.name not in found]
     if missing and (asked or not found):
         raise ValueError(
-            f"no step of the engine belongs to {', '.join(missing[:5])}, so no time can be said: leave them out"
+            f"no step of the engine belongs to {', '.join(missing[:5])}, so it has no time: leave them out"
         )
     return found
 
@@ -231,20 +222,14 @@ def _sighting(engine: Engine, owners: dict[str, dict[str, float]], batch: int, e
     return Sighting(times, others, run_burst(lambda: engine(*inputs), effort.seconds).seconds)
 
 
-# The network that a table of times is measured for.
-
-
 def subject(where: str, *, shape: str | None = None, size: int | None = None) -> tuple[nn.Module, Tensor]:
-    """A network by name, and one input of it.
+    """The network that a table of times is measured for, and one input of it.
 
     Args:
         where: "resnet50" or another of the catalog, "zoo:resnet50/str-90.23" (the budget does not matter), or
             "package.module:factory".
         shape: of the input, such as "1,3,224,224".
         size: instead, pixels a side of the images of a network of the zoo.
-
-    Raises:
-        ValueError: for a .spx file, whose zeros are what they are, and for unknown networks.
 
     Example:
         >>> subject("zoo:digits/dense")[1].shape

@@ -53,9 +53,9 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Race:
-    """The bursts of all runners, in the order of their rounds."""
+    """The bursts of all runners."""
 
-    bursts: Mapping[str, list[Burst]]
+    bursts: Mapping[str, list[Burst]]  # in the order of their rounds
 
     def quiet(self, name: str) -> list[bool]:
         """Which bursts of a runner got about as much processor time as its best one."""
@@ -63,7 +63,6 @@ class Race:
         return [share >= QUIET * max(shares) for share in shares]
 
     def standing(self, name: str) -> Standing:
-        """The times of one runner."""
         kept = [burst for burst, quiet in zip(self.bursts[name], self.quiet(name), strict=True) if quiet]
         dropped = len(self.bursts[name]) - len(kept)
         middle = statistics.median(burst.median for burst in kept)
@@ -81,12 +80,9 @@ class Race:
 
 
 def race(runners: Mapping[str, Runner], *, bursts: int = 10, seconds: float = 0.5) -> Race:
-    """Let all runners run in turn.
+    """Let all runners, calls without arguments by name, run in turn: so many bursts each, of three calls at least.
 
-    Args:
-        runners: name -> a call without arguments; each is called once before the clock starts.
-        bursts: bursts of each.
-        seconds: length of a burst; at least three calls are made.
+    Each is called once before the clock starts.
     """
     for runner in runners.values():
         runner()
@@ -98,7 +94,6 @@ def race(runners: Mapping[str, Runner], *, bursts: int = 10, seconds: float = 0.
 
 
 def run_burst(runner: Runner, seconds: float) -> Burst:
-    """Call a runner again and again for some time."""
     runner()  # brings code and weights back into the caches
     times: list[float] = []
     wall, used = time.perf_counter(), time.process_time()
@@ -139,8 +134,6 @@ OURS = "softprune"
 
 @dataclass(frozen=True)
 class TimedLayer:
-    """One step of the network."""
-
     path: str  # of the module
     what: str  # the operation
     how: str  # the kernel and its tile
