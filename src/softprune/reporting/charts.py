@@ -15,15 +15,11 @@ from softprune.reporting.reading import known, number
 from softprune.reporting.run import Run
 
 Mark = Literal["line", "step", "points", "bars"]
-NAN = float("nan")
-# More lines than this cannot be told apart; of more layers some are drawn.
-MOST_LINES = 60
+MOST_LINES = 60  # more cannot be told apart; of more layers some are drawn
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis."""
-
     label: str  # what it measures, with its unit
     scale: Literal["linear", "log"] = "linear"
     percent: bool = False  # values are fractions, and are written as percent
@@ -64,27 +60,14 @@ EPOCHS = Axis("epochs trained")
 
 
 def training_loss(runs: Sequence[Run]) -> Chart:
-    """The loss of the training batches, as logged."""
-    return Chart(
-        name="training_loss",
-        title="Training loss",
-        caption="Loss of the batch at every logged step.",
-        x=Axis("optimizer step"),
-        y=Axis("training loss"),
-        series=_over_time(runs, "loss"),
-    )
+    caption, series = "Loss of the batch at every logged step.", _over_time(runs, "loss")
+    return Chart("training_loss", "Training loss", caption, Axis("optimizer step"), Axis("training loss"), series)
 
 
 def accuracy(runs: Sequence[Run]) -> Chart:
-    """Test accuracy after every evaluated epoch."""
-    return Chart(
-        name="accuracy",
-        title="Accuracy",
-        caption="Share of the test samples that are classified correctly, after every evaluated epoch.",
-        x=EPOCHS,
-        y=Axis("test accuracy", percent=True),
-        series=_over_time(runs, "accuracy"),
-    )
+    caption = "Share of the test samples that are classified correctly, after every evaluated epoch."
+    y = Axis("test accuracy", percent=True)
+    return Chart("accuracy", "Accuracy", caption, EPOCHS, y, _over_time(runs, "accuracy"))
 
 
 def sparsity(runs: Sequence[Run]) -> Chart:
@@ -97,14 +80,9 @@ def sparsity(runs: Sequence[Run]) -> Chart:
         for goal, text in goals.items()
         if goal is not None
     ]
-    return Chart(
-        name="sparsity",
-        title="Sparsity",
-        caption=f"Share of all managed {shared_noun(run.units for run in runs)} that are zero.",
-        x=EPOCHS,
-        y=Axis("total sparsity", percent=True, low=0.0, high=1.0),
-        series=(*series, *lines),
-    )
+    caption = f"Share of all managed {shared_noun(run.units for run in runs)} that are zero."
+    y = Axis("total sparsity", percent=True, low=0.0, high=1.0)
+    return Chart("sparsity", "Sparsity", caption, EPOCHS, y, (*series, *lines))
 
 
 def _over_time(runs: Sequence[Run], key: str) -> tuple[Series, ...]:
@@ -121,44 +99,35 @@ def _over_time(runs: Sequence[Run], key: str) -> tuple[Series, ...]:
 
 
 def named(runs: Sequence[Run], alone: str) -> list[tuple[Run, str]]:
-    """Every run with the name of its series: what is measured for one run, the folders for several."""
+    """Every run with the name of its series: ``alone`` for a single run, else its folder."""
     names = [run.name for run in runs] if len(runs) > 1 else [alone] * len(runs)
     twice = {name for name in names if names.count(name) > 1}
     return [(run, f"{run.path}" if name in twice else name) for run, name in zip(runs, names, strict=True)]
 
 
-# Charts of the layers: their thresholds over time, and what each of them keeps at the end.
+# Charts of the layers: thresholds over time, and what is left at the end.
 
 
 def thresholds(runs: Sequence[Run]) -> Chart:
     """The threshold of every layer over the epochs; the paper's figure 1 shows one layer."""
-    each = max(1, MOST_LINES // max(len(runs), 1))
+    each = max(2, MOST_LINES // max(len(runs), 1))
     series = []
-    left_out = False
     for run, alone in named(runs, ""):
-        tensors = list(run.layers)
-        some = [tensors[place] for place in evenly(len(tensors), room=each)]
-        if not some and alone:
+        if alone and not run.layers:
             series.append(Series(alone, (), ()))
-        left_out |= len(some) < len(run.layers)
-        for tensor in some:
-            rows = run.layers[tensor]
+        layers = list(run.layers.items())
+        for tensor, rows in (layers[place] for place in evenly(len(layers), room=each)):
             name = f"{alone}: {tensor}" if alone else tensor
             xs, ys = tuple(float(row.epoch + 1) for row in rows), tuple(row.alpha for row in rows)
             series.append(Series(name, xs, ys, group=alone or tensor))
-    more = " Some layers are drawn, evenly chosen; the table has all of them." if left_out else ""
-    return Chart(
-        name="thresholds",
-        title="Thresholds over time",
-        caption=f"Threshold of every layer after each evaluated epoch, from the first layer to the last.{more}",
-        x=EPOCHS,
-        y=Axis("threshold"),
-        series=tuple(series),
-    )
+    caption = "Threshold of every layer after each evaluated epoch, from the first layer to the last."
+    if any(len(run.layers) > each for run in runs):
+        caption += " Some layers are drawn, evenly chosen; the table has all of them."
+    return Chart("thresholds", "Thresholds over time", caption, EPOCHS, Axis("threshold"), tuple(series))
 
 
 def evenly(number: int, *, room: int) -> list[int]:
-    """Which of ``number`` places to show where there is room for some: evenly spread, the first and the last too.
+    """Which of ``number`` places to show where there is ``room`` for some: evenly spread, with the first and the last.
 
     Example:
         >>> evenly(9, room=3), evenly(3, room=9)
@@ -184,7 +153,7 @@ def final_thresholds(runs: Sequence[Run]) -> Chart:
 
 
 def layer_sparsity(runs: Sequence[Run], *, against: Sequence[Budget] = ()) -> Chart:
-    """What every layer gives up at the end, beside other budgets; the paper's figure 6."""
+    """The sparsity of every layer at the end, beside other budgets; the paper's figure 6."""
     counted = shared_noun(run.units for run in runs)
     found = [(name, {t: 1 - d for t, d in last_densities(run).items()}) for run, name in named(runs, "this run")]
     found += [(b.source, {t: 1 - b[t] for t in b}) for b in against]
@@ -218,17 +187,17 @@ def layer_macs(runs: Sequence[Run], *, against: Sequence[Budget] = ()) -> Chart:
 
 
 def tensor_costs(runs: Sequence[Run]) -> dict[str, TensorCost]:
-    """Shapes and multiply-adds by tensor, as far as the runs know them; of two runs the first is asked."""
+    """Costs by tensor, as far as the runs know them; where they differ, those of the first run."""
     return {cost.name: cost for run in reversed(runs) for cost in run.profile or ()}
 
 
 def last_densities(run: Run) -> Mapping[str, float]:
-    """What every tensor keeps at the end of the last logged epoch."""
+    """The share of every tensor that is left after the last logged epoch."""
     return {tensor: rows[-1].density for tensor, rows in run.layers.items()} or dict(run.budget or {})
 
 
 def last_macs(run: Run) -> Mapping[str, float]:
-    """Multiply-adds left in every tensor at the end of the last logged epoch; none where they are not known."""
+    """Multiply-adds left in every tensor after the last logged epoch; none where they are not known."""
     if not run.words.costed:
         return {}
     costs = tensor_costs([run])
@@ -254,9 +223,9 @@ def _by_layer(
     series = []
     for label, values in found:
         # Without values its place, and so its colour, stays: a run looks the same in all charts.
-        points = [(tensor, values.get(tensor, NAN)) for tensor in tensors] if values else []
+        points = [(tensor, values.get(tensor, math.nan)) for tensor in tensors] if values else []
         notes = tuple(note(costs[t], value) if t in costs and math.isfinite(value) else "" for t, value in points)
-        # One series alone is easier to read as bars; several would be a fence.
+        # One series alone is easier to read as bars; several would be too many.
         mark: Mark = "bars" if points and len(found) == 1 else "line"
         xs, ys = tuple(map(float, range(len(points)))), tuple(value for _, value in points)
         series.append(Series(label, xs, ys, mark, notes=notes if any(notes) else ()))

@@ -12,39 +12,32 @@ from softprune.reporting.labels import configured_goal, knobs, model_and_data, p
 from softprune.reporting.reading import known
 from softprune.reporting.run import Run
 
-NAN = float("nan")
 # Half the width of a 95 % interval in standard errors (Student's t), by degrees of freedom.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _STUDENT_LATER = ((20, 2.131), (30, 2.086), (60, 2.042), (120, 2.0))
 DENSE = "dense"  # the label of runs without a method
-# Totals of multiply-adds or weights that are this near belong to one level: each seed may have got its own.
-NEAR = 1.15
-# More labels than this, which is the number of colours, share the colours of their methods.
-MOST_FAMILIES = 7
-# More variants of a label than this are points of one label, not labels of their own.
-MOST_VARIANTS = 6
-# Densities that differ by less than this share are the same level.
-TOLERANCE = 0.05
+NEAR = 1.15  # totals of multiply-adds or weights within this ratio are one level: each seed may have got its own
+MOST_FAMILIES = 7  # more labels than this, which is the number of colours, share the colours of their methods
+MOST_VARIANTS = 6  # more variants of a label than this are points of one label, not labels of their own
+TOLERANCE = 0.05  # densities that differ by less than this share are the same level
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and what it rests on."""
-
     mean: float  # NaN if nothing was measured
     deviation: float  # the standard deviation of single values; NaN for fewer than two
     n: int
 
 
 def estimate(values: Iterable[float | None]) -> Estimate:
-    """The estimate from some values; None and what is not finite are left out.
+    """Mean and standard deviation of some values; None and what is not finite are left out.
 
     Example:
         >>> estimate([0.9, None, 0.92])
         Estimate(mean=0.91, deviation=0.014142135623730963, n=2)
     """
     known = [value for value in values if value is not None and math.isfinite(value)]
-    return Estimate(fmean(known) if known else NAN, stdev(known) if len(known) > 1 else NAN, len(known))
+    return Estimate(fmean(known) if known else math.nan, stdev(known) if len(known) > 1 else math.nan, len(known))
 
 
 @dataclass(frozen=True)
@@ -65,7 +58,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Differenc
     """
     gaps = [first[seed] - second[seed] for seed in sorted(set(first) & set(second))]
     if len(gaps) < 2:
-        return Difference(gaps[0] if gaps else NAN, NAN, len(gaps))
+        return Difference(gaps[0] if gaps else math.nan, math.nan, len(gaps))
     # The factor of the next smaller number of degrees of freedom in the table: never too narrow.
     freedom = len(gaps) - 1
     factor = next((value for end, value in _STUDENT_LATER if freedom < end), 1.98)
@@ -78,8 +71,8 @@ class SeedGroup:
     """Runs that differ in their seed alone."""
 
     label: str  # the method with what distinguishes it
-    goal: str  # what they shall end with, in words
-    level: float | None  # the sparsity that was asked for; None if it was not
+    goal: str  # in words
+    level: float | None  # the sparsity that was asked for; None if none was
     runs: tuple[Run, ...]  # one for each seed
     family: str  # what shares a colour and is filtered together: the label, or where there are many the method alone
 
@@ -95,9 +88,13 @@ class SeedGroup:
     def macs(self) -> Estimate:
         return estimate(run.macs for run in self.runs)
 
+    @cached_property
+    def params(self) -> Estimate:
+        return estimate(run.params for run in self.runs)
+
     @property
     def by_seed(self) -> Mapping[int, float]:
-        """The accuracy of each run as a fraction, by seed."""
+        """Seed -> accuracy as a fraction."""
         return {run.seed: run.accuracy for run in self.runs if run.seed is not None and run.accuracy is not None}
 
     @property
@@ -128,7 +125,6 @@ class Cohort:
 
     @property
     def dense_macs(self) -> int | None:
-        """Multiply-adds of the dense network, as the profile of a run has them."""
         profiles = (run.profile for group in self.groups for run in group.runs)
         return next((profile.total_macs() for profile in profiles if profile is not None and profile.counted), None)
 
@@ -142,23 +138,25 @@ def cohorts(runs: Iterable[Run]) -> list[Cohort]:
     ordered = sorted(alike.values(), key=len, reverse=True)
     titles = _titles([members[0] for members in ordered])
     found = [_cohort(title, members) for title, members in zip(titles, ordered, strict=True)]
-    many = len({label for cohort in found for label in cohort.labels}) > MOST_FAMILIES
-    if not many:
+    if len({label for cohort in found for label in cohort.labels}) <= MOST_FAMILIES:
         return found
     by_method = [tuple(replace(group, family=group.runs[0].method) for group in cohort.groups) for cohort in found]
     return [replace(cohort, groups=groups) for cohort, groups in zip(found, by_method, strict=True)]
 
 
 def _titles(firsts: Sequence[Run]) -> list[str]:
-    """Network and data, and where that is the same the keys that differ."""
+    """The network and data of each run; where several have the same, with the settings that differ."""
     plain = [f"{run.model or 'a model'} on {run.data or 'data'}" for run in firsts]
     titles = []
     for title, run in zip(plain, firsts, strict=True):
         same = [model_and_data(other.config) for other, name in zip(firsts, plain, strict=True) if name == title]
-        own = model_and_data(run.config)
-        more = ", ".join(f"{key}={own.get(key, 'none')}" for key in varying(same))
+        more = ", ".join(_settings(model_and_data(run.config), varying(same)))
         titles.append(f"{title} ({more})" if more else title)
     return titles
+
+
+def _settings(config: Mapping[str, str], keys: Iterable[str]) -> list[str]:
+    return [f"{key}={config.get(key, 'none')}" for key in keys]
 
 
 def _cohort(title: str, runs: Sequence[Run]) -> Cohort:
@@ -184,7 +182,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         keys[label] = varying(alike)
         if len({tuple(own.get(key) for key in keys[label]) for own in alike}) > MOST_VARIANTS:
             keys[label] = []
-    return [", ".join([label, *(f"{key}={own.get(key, 'none')}" for key in keys[label])]) for label, own in rows]
+    return [", ".join([label, *_settings(own, keys[label])]) for label, own in rows]
 
 
 def _levels(runs: Sequence[Run]) -> list[list[Run]]:
@@ -200,8 +198,7 @@ def _levels(runs: Sequence[Run]) -> list[list[Run]]:
             totals.setdefault(total, []).append((float(goal[total]), run))
         else:
             exact.setdefault((run.goal, knobs(run.config), variant), []).append(run)
-    near = [level for rows in totals.values() for level in _near(rows)]
-    return [*exact.values(), *near]
+    return [*exact.values(), *(level for rows in totals.values() for level in _near(rows))]
 
 
 def _near(rows: list[tuple[float, Run]]) -> list[list[Run]]:
@@ -235,7 +232,7 @@ def _goal_words(runs: Sequence[Run]) -> str:
 
 
 def _seed_words(groups: Sequence[SeedGroup]) -> list[str]:
-    """A sentence where means rest on different seeds, which makes them differ by luck."""
+    """A sentence if the groups have different seeds, which makes their means differ by luck."""
     seeds = [frozenset(run.seed for run in group.runs) for group in groups]
     if len(set(seeds)) < 2:
         return []
@@ -245,14 +242,11 @@ def _seed_words(groups: Sequence[SeedGroup]) -> list[str]:
 
 
 def _differences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """A sentence about training settings that are not the same in all runs and in no label."""
+    """A sentence about training settings that differ between runs and are in no label."""
     skipped = ("method", "goal", "skip", "rules", "propose", "model", "data", "units")
     rows = [{k: v for k, v in traits(run.config).items() if k.partition(".")[0] not in skipped} for run in runs]
-    told = " ".join(labels)
     found = []
-    for key in varying(rows):
-        if key in told:
-            continue
+    for key in (key for key in varying(rows) if key not in " ".join(labels)):
         values = sorted({row.get(key, "none") for row in rows})
         found.append(f"{key} ({', '.join(values[:4])}{', ...' if len(values) > 4 else ''})")
     return [f"The runs also differ in {', '.join(found)}: compare with care."] if found else []
@@ -262,7 +256,7 @@ def _differences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
 
 
 def levels(cohort: Cohort) -> list[float]:
-    """The sparsities that runs were asked for, and those that two methods happened to reach; from low to high."""
+    """The sparsities that were asked for, and those that two methods happened to reach; from low to high."""
     asked = sorted({group.level for group in cohort.groups if group.level is not None})
     free = sorted(
         (g for g in cohort.groups if g.level is None and g.sparsity.n and not any(_is_near(g, at) for at in asked)),
@@ -279,7 +273,7 @@ def levels(cohort: Cohort) -> list[float]:
 
 
 def at_level(cohort: Cohort, level: float) -> dict[str, SeedGroup]:
-    """The group of each label at a level: one that was asked for it, else one that came near; of several the best."""
+    """The group of each label at a level: one with that goal, else one that came near; of several the best."""
 
     def rank(group: SeedGroup) -> tuple[bool, float]:
         accuracy = group.accuracy.mean
@@ -289,11 +283,9 @@ def at_level(cohort: Cohort, level: float) -> dict[str, SeedGroup]:
 
 
 def variants(cohort: Cohort, label: str, level: float) -> Sequence[SeedGroup]:
-    """All groups of a label at a level: that were asked for it, or have no level of their own and came near."""
+    """All groups of a label at a level: with that goal, or without one but near it."""
     return [g for g in cohort.of(label) if (_is_near(g, level) if g.level is None else g.level == level)]
 
 
 def _is_near(group: SeedGroup, level: float) -> bool:
-    if not group.sparsity.n or level >= 1.0:
-        return False
-    return abs((1 - group.sparsity.mean) / (1 - level) - 1) <= TOLERANCE
+    return level < 1.0 and abs((1 - group.sparsity.mean) / (1 - level) - 1) <= TOLERANCE  # False for NaN

@@ -10,18 +10,7 @@ from typing import Any
 from softprune.budget.units import shared_noun
 from softprune.records import RESULT, write_text
 from softprune.reporting.charts import Chart
-from softprune.reporting.cohorts import (
-    DENSE,
-    Cohort,
-    Estimate,
-    SeedGroup,
-    at_level,
-    cohorts,
-    estimate,
-    levels,
-    paired,
-    variants,
-)
+from softprune.reporting.cohorts import DENSE, Cohort, Estimate, SeedGroup, at_level, cohorts, levels, paired, variants
 from softprune.reporting.figures import save_figures
 from softprune.reporting.frontier import COMPARISONS, front_groups, layer_budgets, shared_level
 from softprune.reporting.page import refuse_place, render
@@ -31,7 +20,7 @@ from softprune.reporting.tables import Column, Table, TableCell, Value
 
 
 def compare_table(cohort: Cohort, *, name: str = "matched") -> Table:
-    """Accuracy of every method at every level, with the best of each level marked and multiply-adds beside."""
+    """Accuracy of every method at every level, with the best of each level marked, and with multiply-adds."""
 
     def cell(label: str, level: float, there: Mapping[str, SeedGroup]) -> Value:
         if label not in there:
@@ -40,8 +29,7 @@ def compare_table(cohort: Cohort, *, name: str = "matched") -> Table:
         macs = f"{group.macs.mean:,.0f} MACs" if group.macs.n else ""
         chosen = f"best of {number} settings" if number > 1 else ""
         best = group.accuracy.mean == max(other.accuracy.mean for other in there.values())
-        more = ", ".join(word for word in (macs, chosen) if word)
-        return TableCell(_written(group.accuracy), more, group.accuracy.mean, best)
+        return TableCell(_written(group.accuracy), ", ".join(filter(None, (macs, chosen))), group.accuracy.mean, best)
 
     words = "" if cohort.dense is None else f" The dense network has {_written(cohort.dense.accuracy)}."
     caption = "Accuracy at the same sparsity: mean \u00b1 standard deviation over n runs; the best of a column is bold."
@@ -87,8 +75,6 @@ def _by_level(
 
 
 def group_table(cohort: Cohort, *, name: str = "groups") -> Table:
-    """Every group of runs with exact values."""
-    best = front_groups(cohort)
     kept = shared_noun(run.units for group in cohort.groups for run in group.runs)
     columns = (
         Column("method"),
@@ -101,14 +87,16 @@ def group_table(cohort: Cohort, *, name: str = "groups") -> Table:
         Column(kept, "count", f"managed {kept} left, mean over seeds"),
         Column("front", "text", "whether no other group has both a higher accuracy and fewer multiply-adds"),
     )
-    groups = [*cohort.groups, *([cohort.dense] if cohort.dense else [])]
-    rows = tuple((*_values(group), "yes" if group in best else "") for group in groups)
-    families = tuple(group.family for group in groups)
-    return Table(name, "Every group of runs that differ in their seed alone.", columns, rows, groups=families)
+    groups, best = [*cohort.groups, *([cohort.dense] if cohort.dense else [])], front_groups(cohort)
+    rows = []
+    for g in groups:
+        means = (g.sparsity.mean, g.accuracy.mean, g.accuracy.deviation, g.macs.mean, g.params.mean)
+        rows.append((g.label, g.goal, len(g.runs), *map(known, means), "yes" if g in best else ""))
+    caption = "Every group of runs that differ in their seed alone."
+    return Table(name, caption, columns, tuple(rows), groups=tuple(group.family for group in groups))
 
 
 def unfinished_table(runs: Sequence[Run]) -> Table:
-    """The runs that are left out of all means, with the reason."""
     columns = (Column("run"), Column("method"), Column("model"), Column("data"), Column("why"))
 
     def why(run: Run) -> str:
@@ -118,12 +106,6 @@ def unfinished_table(runs: Sequence[Run]) -> Table:
 
     rows = tuple((run.name, run.label, run.model, run.data, why(run)) for run in runs)
     return Table("unfinished", "Runs that are left out of all means.", columns, rows)
-
-
-def _values(group: SeedGroup) -> tuple[str | float | None, ...]:
-    accuracy, kept = group.accuracy, estimate(run.params for run in group.runs)
-    means = (group.sparsity.mean, accuracy.mean, accuracy.deviation, group.macs.mean, kept.mean)
-    return (group.label, group.goal, len(group.runs), *map(known, means))
 
 
 def _written(found: Estimate) -> str:
@@ -141,9 +123,6 @@ def write_comparison(
         out: the HTML file; an existing one is replaced.
         figures: a folder for the charts as SVG.
         reference: the label that differences are taken to; None chooses one.
-
-    Raises:
-        ValueError: if there are no runs, none is finished, or no run has the reference's label.
     """
     refuse_place(out, example="compare.html")
     runs = [read_outcome(path) for path in find_runs(paths)]
@@ -153,7 +132,7 @@ def write_comparison(
 
 
 def comparison_page(runs: Sequence[Run], *, reference: str | None = None) -> str:
-    """The page as HTML; arguments and errors as of `write_comparison`."""
+    """The page as HTML; a ValueError if no run is finished, or none has the label ``reference``."""
     found = cohorts(runs)
     if not found:
         raise ValueError(f"none of the {len(runs)} runs is finished, so there is nothing to compare")
@@ -178,8 +157,7 @@ def comparison_page(runs: Sequence[Run], *, reference: str | None = None) -> str
 
 def comparison_charts(runs: Sequence[Run]) -> list[Chart]:
     """All charts of a comparison; those of a second cohort have names that end in -2, and so on."""
-    found = cohorts(runs)
-    return [chart for place, cohort in enumerate(found, start=1) for chart in _charts(cohort, place)]
+    return [chart for place, cohort in enumerate(cohorts(runs), start=1) for chart in _charts(cohort, place)]
 
 
 def _charts(cohort: Cohort, place: int) -> list[Chart]:
@@ -192,7 +170,7 @@ def _tells(chart: Chart) -> bool:
 
 
 def _part(cohort: Cohort, place: int, reference: str | None) -> dict[str, Any]:
-    """What the template says about one cohort."""
+    """What the template shows of one cohort."""
     first = shared_level(cohort)
     more = [
         layer_budgets(cohort, level, name=_numbered(f"layer_budgets-{round(100 * level, 4):g}", place))
@@ -216,9 +194,8 @@ def _part(cohort: Cohort, place: int, reference: str | None) -> dict[str, Any]:
 
 def _summary(cohort: Cohort) -> str:
     runs = sum(len(group.runs) for group in cohort.groups)
-    words = (
-        f"{_number(runs, 'run')} of {_number(len(cohort.labels), 'method')} in {_number(len(cohort.groups), 'group')}"
-    )
+    words = f"{_number(runs, 'run')} of {_number(len(cohort.labels), 'method')}"
+    words += f" in {_number(len(cohort.groups), 'group')}"
     dense = cohort.dense
     words += "; no dense run to compare with." if dense is None else f", and {_number(len(dense.runs), 'dense run')}."
     level = shared_level(cohort)

@@ -27,12 +27,7 @@ class Figure:
         return self.svg
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the figure to a file that ends in .svg; or in .png or .pdf, where CairoSVG is installed.
-
-        Raises:
-            ValueError: for another ending.
-            ImportError: for a .png or a .pdf without CairoSVG.
-        """
+        """Write the figure to a file that ends in .svg; or in .png or .pdf, where CairoSVG is installed."""
         target = Path(path)
         if target.suffix == ".svg":
             return write_text(target, self.svg)
@@ -55,10 +50,7 @@ def figure(name: str, runs: Where | Iterable[Where]) -> Figure:
 
     Args:
         name: such as "layer_sparsity" (of runs) or "frontier" (of many runs, grouped by method and sparsity).
-        runs: a run or several: folders, folders of runs, or what `read_run` gives.
-
-    Raises:
-        ValueError: for an unknown name, listing all; and for a path that holds no run.
+        runs: a run or several: folders, folders of runs, or what `read_run` returns.
 
     Example:
         softprune.reporting.figure("frontier", "runs/target").save("frontier.svg")
@@ -79,8 +71,7 @@ def figure(name: str, runs: Where | Iterable[Where]) -> Figure:
 def save_figures(charts: Sequence[Chart], folder: Path) -> list[Path]:
     """Write NAME.svg of every chart into a folder, which is made if needed; the same charts give the same bytes.
 
-    Raises:
-        ValueError: if two charts have one name, or a name cannot be that of a file. Nothing is written then.
+    Nothing is written if two charts have one name, or a name cannot be that of a file.
     """
     names = [chart.name for chart in charts]
     if repeated := sorted({name for name in names if names.count(name) > 1}):

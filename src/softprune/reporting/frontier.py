@@ -10,7 +10,6 @@ from softprune.reporting.charts import Axis, Chart, Mark, Series
 from softprune.reporting.cohorts import DENSE, Cohort, Estimate, SeedGroup, at_level, cohorts, estimate, levels
 from softprune.reporting.run import Run
 
-NAN = float("nan")
 # The axis of accuracies ends below the best mean by this many times the distance to the lower quartile of the means.
 REACH = 3
 MACS = Axis("multiply-adds", scale="log")
@@ -18,11 +17,7 @@ FRONT = "not dominated"
 
 
 def only_cohort(runs: Sequence[Run]) -> Cohort:
-    """The cohort of runs that all can be compared.
-
-    Raises:
-        ValueError: if no run is finished, or they are of several networks or data.
-    """
+    """The one cohort of runs of one network and data; a ValueError if there are several, or no run is finished."""
     found = cohorts(runs)
     if not found:
         raise ValueError("no run is finished, so there is nothing to compare")
@@ -35,28 +30,17 @@ def only_cohort(runs: Sequence[Run]) -> Cohort:
 def frontier(cohort: Cohort) -> Chart:
     """Accuracy against sparsity; the paper's figures 4 and 5."""
     accuracies, hidden = accuracy_axis(cohort)
-    return Chart(
-        name="frontier",
-        title="Accuracy against sparsity",
-        caption=f"Mean over seeds; bars show one standard deviation.{_dense_words(cohort)}{hidden}",
-        x=Axis("sparsity", percent=True),
-        y=accuracies,
-        series=_curves(cohort, lambda group: group.sparsity, dense_end=None),
-    )
+    caption = f"Mean over seeds; bars show one standard deviation.{_dense_words(cohort)}{hidden}"
+    series = _curves(cohort, lambda group: group.sparsity, dense_end=None)
+    return Chart("frontier", "Accuracy against sparsity", caption, Axis("sparsity", percent=True), accuracies, series)
 
 
 def macs_frontier(cohort: Cohort) -> Chart:
-    """Accuracy against multiply-adds."""
     accuracies, hidden = accuracy_axis(cohort)
-    return Chart(
-        name="macs_frontier",
-        title="Accuracy against multiply-adds",
-        caption=f"Multiply-adds left in one forward pass. Mean over seeds; bars show one standard deviation."
-        f"{_dense_words(cohort)}{hidden}",
-        x=MACS,
-        y=accuracies,
-        series=_curves(cohort, lambda group: group.macs, dense_end=cohort.dense_macs),
-    )
+    caption = "Multiply-adds left in one forward pass. Mean over seeds; bars show one standard deviation."
+    caption += f"{_dense_words(cohort)}{hidden}"
+    series = _curves(cohort, lambda group: group.macs, dense_end=cohort.dense_macs)
+    return Chart("macs_frontier", "Accuracy against multiply-adds", caption, MACS, accuracies, series)
 
 
 def pareto(cohort: Cohort) -> Chart:
@@ -73,23 +57,16 @@ def pareto(cohort: Cohort) -> Chart:
     ]
     xs, ys = tuple(group.macs.mean for group in best), tuple(group.accuracy.mean for group in best)
     notes = tuple(f"{group.label}, {group.words}" for group in best)
-    return Chart(
-        name="pareto",
-        title="Pareto front",
-        caption="The line leads along the means that no other beats in both accuracy and multiply-adds. It is drawn "
-        "from all methods, hidden ones too; neighbours within a standard deviation are not really apart."
-        f"{hidden}",
-        x=MACS,
-        y=accuracies,
-        series=(*points, Series(FRONT, xs, ys, "step", notes=notes, faint=True)),
+    caption = (
+        "The line leads along the means that no other beats in both accuracy and multiply-adds. It is drawn from all "
+        f"methods, hidden ones too; neighbours within a standard deviation are not really apart.{hidden}"
     )
+    line = Series(FRONT, xs, ys, "step", notes=notes, faint=True)
+    return Chart("pareto", "Pareto front", caption, MACS, accuracies, (*points, line))
 
 
 def layer_budgets(cohort: Cohort, level: float | None = None, *, name: str = "layer_budgets") -> Chart:
-    """The budgets of all methods at one level side by side; by default the level that most methods have.
-
-    Without any level every group is drawn.
-    """
+    """The budgets of all methods at one level, by default the one that most methods have; of all groups without any."""
     level = shared_level(cohort) if level is None else level
     chosen = list(cohort.groups) if level is None else list(at_level(cohort, level).values())
     tensors = list(dict.fromkeys(t for g in chosen for run in g.runs if run.budget is not None for t in run.budget))
@@ -102,18 +79,12 @@ def layer_budgets(cohort: Cohort, level: float | None = None, *, name: str = "la
             series.append(Series(label, (), (), group=cohort.family(label)))
     counted = shared_noun(run.units for group in chosen for run in group.runs)
     at = "" if level is None else f" at {100 * level:.4g} % sparsity"
-    return Chart(
-        name=name,
-        title=f"Budgets layer by layer{at}",
-        caption=f"Share of the {counted} of each layer that are zero at the end, from the first layer to the last; "
-        "mean over seeds.",
-        x=Axis("layer", categories=tuple(tensors)),
-        y=Axis("sparsity", percent=True, low=0.0, high=1.0),
-        series=tuple(series),
-    )
+    caption = f"Share of the {counted} of each layer that are zero at the end, from the first layer to the last; "
+    caption += "mean over seeds."
+    x, y = Axis("layer", categories=tuple(tensors)), Axis("sparsity", percent=True, low=0.0, high=1.0)
+    return Chart(name, f"Budgets layer by layer{at}", caption, x, y, tuple(series))
 
 
-# Charts of a comparison by name.
 COMPARISONS: dict[str, Callable[[Cohort], Chart]] = {
     "frontier": frontier,
     "macs_frontier": macs_frontier,
@@ -123,7 +94,7 @@ COMPARISONS: dict[str, Callable[[Cohort], Chart]] = {
 
 
 def accuracy_axis(cohort: Cohort) -> tuple[Axis, str]:
-    """An axis on which good methods can be told apart though one has failed, and a sentence about what is below it."""
+    """An axis on which good methods can be told apart even if one failed, and a sentence about what is below it."""
     means = sorted(group.accuracy.mean for group in cohort.groups)
     if len(means) < 4:
         return Axis("accuracy", percent=True), ""
@@ -141,7 +112,7 @@ def accuracy_axis(cohort: Cohort) -> tuple[Axis, str]:
 
 
 def _curves(cohort: Cohort, x: Callable[[SeedGroup], Estimate], *, dense_end: float | None) -> tuple[Series, ...]:
-    """A line for each label, and a faint one for the dense network from the first place to the last."""
+    """A line for each label, and a faint one for the dense network over the whole width."""
     series = []
     for label in cohort.labels:
         own = sorted((group for group in cohort.of(label) if x(group).n), key=lambda group: x(group).mean)
@@ -197,15 +168,10 @@ def _budget(text: str, group: SeedGroup, tensors: Sequence[str]) -> Series:
     budgets = [run.budget for run in group.runs if run.budget is not None]
     if not budgets:
         return Series(text, (), (), group=group.family)
-    found = [estimate(1 - b[t] if t in b else NAN for b in budgets) for t in tensors]
+    found = [estimate(1 - b[t] if t in b else math.nan for b in budgets) for t in tensors]
     spread = tuple(one.deviation for one in found)
-    return Series(
-        text,
-        tuple(float(place) for place in range(len(tensors))),
-        tuple(one.mean for one in found),
-        spread=spread if any(math.isfinite(value) for value in spread) else (),
-        group=group.family,
-    )
+    xs, ys = tuple(map(float, range(len(tensors)))), tuple(one.mean for one in found)
+    return Series(text, xs, ys, spread=spread if any(map(math.isfinite, spread)) else (), group=group.family)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -227,6 +193,6 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def front_groups(cohort: Cohort) -> list[SeedGroup]:
-    """The groups of a cohort that are not dominated, by multiply-adds."""
+    """The groups of a cohort that no other dominates, by rising multiply-adds."""
     counted = [group for group in cohort.groups if group.macs.n and group.accuracy.n]
     return [counted[at] for at in front([(group.macs.mean, group.accuracy.mean) for group in counted])]

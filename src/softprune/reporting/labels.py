@@ -1,4 +1,4 @@
-"""What a configuration says in short words, its method, its goal and what it counts, and what two of them differ in."""
+"""A configuration in short words: its method, goal and units; and what two configurations differ in."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from softprune.budget.units import USUAL, checked_units, unit_words
 from softprune.goals.base import Goal
 from softprune.goals.goal import GOALS
+from softprune.reporting.reading import mapping
 
 # Methods that may also run without a goal: with one they do something else, which the name has to say.
 _GOAL_OPTIONAL = ("str", "autosparse", "vd")
@@ -27,7 +28,7 @@ _KNOBS = ("propose.push", "propose.onset", "method.s_init", "optimizer.threshold
 
 
 def configured_units(config: Mapping[str, Any]) -> str:
-    """What a configuration says is kept or pruned as a whole, in the words of a budget; weights if it says nothing.
+    """What is kept or pruned as a whole, in the words of a budget; weights if the configuration names nothing.
 
     Example:
         >>> configured_units({"units": "filter"}), configured_units({"units": {"block": [4, 8]}})
@@ -45,22 +46,17 @@ def configured_units(config: Mapping[str, Any]) -> str:
 
 def part(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """A part of a configuration; empty if it is missing, null or a plain value."""
-    found = config.get(key)
-    return found if isinstance(found, Mapping) else {}
+    return mapping(config.get(key))
+
+
+def name_of(config: Mapping[str, Any], key: str) -> str:
+    """The name of the method, the model or the data; empty without one."""
+    named = config.get(key)
+    return named if isinstance(named, str) else str(part(config, key).get("name") or "")
 
 
 def method_name(config: Mapping[str, Any]) -> str:
-    """The method, such as "str"; "dense" without one."""
-    method = config.get("method")
-    if isinstance(method, str):
-        return method
-    return str(part(config, "method").get("name") or "dense")
-
-
-def model_name(config: Mapping[str, Any], key: str = "model") -> str:
-    """The name of the model, or of the data."""
-    named = config.get(key)
-    return named if isinstance(named, str) else str(part(config, key).get("name") or "")
+    return name_of(config, "method") or "dense"
 
 
 def label(config: Mapping[str, Any]) -> str:
@@ -97,7 +93,7 @@ def label(config: Mapping[str, Any]) -> str:
 
 
 def goal_text(config: Mapping[str, Any]) -> str:
-    """What the run shall end with, in words; empty without a goal.
+    """The goal in words; empty without one.
 
     Example:
         >>> goal_text({"goal": {"sparsity": 0.9023}}), goal_text({"goal": {"flops": 330554}})
@@ -115,7 +111,7 @@ def goal_text(config: Mapping[str, Any]) -> str:
 
 
 def configured_goal(config: Mapping[str, Any]) -> tuple[type[Goal], float] | None:
-    """The goal of a run and its number; None where it has none, or none of one number."""
+    """The kind of a run's goal and its number; None without a goal, or for one that is not a single number."""
     goal = part(config, "goal")
     found = ((kind, kind.number_in(goal[key])) for key, kind in GOALS.items() if key in goal)
     return next(((kind, number) for kind, number in found if number is not None), None)
@@ -138,12 +134,12 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def model_and_data(config: Mapping[str, Any]) -> dict[str, str]:
-    """The values of model and data by dotted key: runs of which they are equal can be compared."""
+    """The settings of model and data by dotted key: runs in which they are equal can be compared."""
     return {k: v for k, v in flat(config).items() if k.partition(".")[0] in ("model", "data") and _matters(k)}
 
 
 def knobs(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What sets how sparse a run becomes; empty where a goal does."""
+    """The settings that decide how sparse a run becomes; empty where a goal does."""
     if part(config, "goal") or method_name(config) == "dense":
         return ()
     values = flat(config)
@@ -151,7 +147,7 @@ def knobs(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def traits(config: Mapping[str, Any]) -> dict[str, str]:
-    """What a run can differ in from another of its label and level, if both are not just other seeds."""
+    """The settings in which runs of one label and level may differ beside their seeds."""
     left_out = {key for key, _ in knobs(config)}
     if part(config, "goal"):
         left_out |= {"propose.push", "propose.onset", "method.s_init"}

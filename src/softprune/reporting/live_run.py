@@ -1,4 +1,4 @@
-"""A run that is going: what its files say, read as they grow."""
+"""A run that goes on: its files, read as they grow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from typing import Any
 
 from softprune.budget.units import UnitWords, unit_words
 from softprune.records import CONFIG, LAYERS, METRICS, RESULT, require_regular
-from softprune.reporting.labels import configured_units, goal_text, label, model_name, part
+from softprune.reporting.labels import configured_units, goal_text, label, name_of, part
 from softprune.reporting.reading import known, read_object
 
-# Read at once at most, so that a file of gigabytes does not fill the memory.
-MOST_BYTES = 16 << 20
+MOST_BYTES = 16 << 20  # read at once, so that a file of gigabytes does not fill the memory
 HISTORY = 400  # points that are kept of a curve; more would not be seen
-MOST_EPOCHS = 1e9  # more are a mistake, and their steps no number
+MOST_EPOCHS = 1e9  # more are a mistake
 RECENT = 20  # logged steps that the speed is taken from
 
 
@@ -63,7 +62,7 @@ class Tail:
 
 
 class WatchedRun:
-    """What a run folder says; `look` reads what was added since the last look."""
+    """A run folder while it is written; `look` reads what was added since the last look."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,6 +81,10 @@ class WatchedRun:
         self._read(self._metrics, self._forget_metrics, self._add_metrics)
         self._read(self._table, self._forget_layers, self._add_layers)
 
+    def _add_metrics(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._add_row(line)
+
     def _read(self, tail: Tail, forget: Callable[[], None], add: Callable[[Sequence[str]], None]) -> None:
         while True:
             lines, anew = tail.read()
@@ -98,18 +101,13 @@ class WatchedRun:
     @property
     def title(self) -> str:
         """The folder, the method with what distinguishes it, model and data."""
-        words = [label(self.config), model_name(self.config), model_name(self.config, "data")]
+        words = [label(self.config), name_of(self.config, "model"), name_of(self.config, "data")]
         return "  ".join([self.path.resolve().name, *(word for word in words if word and self.config)])
 
     @property
-    def units(self) -> str:
-        """What is kept or pruned as a whole."""
-        return configured_units(self.config)
-
-    @property
     def words(self) -> UnitWords:
-        """The words for these units, and what can be told of one."""
-        return unit_words(self.units)
+        """The words for what is kept or pruned as a whole."""
+        return unit_words(configured_units(self.config))
 
     @property
     def goal(self) -> str:
@@ -135,14 +133,13 @@ class WatchedRun:
 
     @property
     def per_epoch(self) -> float | None:
-        """Steps of an epoch."""
         if self._exact is not None:
             return self._exact
         return (self._low + self._high) / 2 if math.isfinite(self._high) else None
 
     @property
     def seconds_left(self) -> float | None:
-        """By the speed of the last logged steps; None while it is unknown."""
+        """Estimated from the speed of the last logged steps; None while it is unknown."""
         total = self.total_steps
         if total is None or len(self._times) < 2:
             return None
@@ -151,7 +148,7 @@ class WatchedRun:
 
     @property
     def quiet_seconds(self) -> float | None:
-        """Since the run last wrote its metrics."""
+        """Seconds since the run last wrote its metrics; None if it has not."""
         try:
             return max(0.0, time.time() - (self.path / METRICS).stat().st_mtime)
         except OSError:
@@ -173,10 +170,6 @@ class WatchedRun:
         self.layers: dict[str, Mapping[str, str]] = {}  # the last row of every tensor, by name
         self.densities: dict[str, deque[float]] = {}  # of every tensor, by epoch
         self._columns: Sequence[str] = ()
-
-    def _add_metrics(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self._add_row(line)
 
     def _add_row(self, line: str) -> None:
         try:

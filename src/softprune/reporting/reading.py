@@ -14,24 +14,17 @@ import yaml
 from softprune.records import read_bytes
 
 MOST_BYTES = 512 << 20
-NAN = float("nan")
 
 
 def read_lines(path: Path, problems: list[str]) -> list[str]:
-    """The lines of a text file, the last one also if it is cut off; none if there is no such file.
-
-    Every line keeps its line end, so that a caller can tell a whole line from a part.
-    """
+    """The lines of a text file with their line ends, which a last line that was cut off lacks; none without a file."""
     try:
         content = read_bytes(path, most=MOST_BYTES)
     except FileNotFoundError:
         problems.append(f"{path.name} is missing.")
         return []
-    except OSError as error:
-        problems.append(f"{path.name} cannot be read: {error.strerror}.")
-        return []
-    except ValueError as error:  # a device, a pipe, or far too large
-        problems.append(f"{path.name} cannot be read: {error}.")
+    except (OSError, ValueError) as error:  # a ValueError for a device, a pipe, or a file far too large
+        problems.append(f"{path.name} cannot be read: {error.strerror if isinstance(error, OSError) else error}.")
         return []
     text = content.decode("utf-8", errors="replace")
     if "\ufffd" in text:
@@ -116,11 +109,11 @@ def number(value: object) -> float:
         (0.5, nan, nan)
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return NAN
+        return math.nan
     try:
         return float(value)
     except (ValueError, OverflowError):
-        return NAN
+        return math.nan
 
 
 def known(value: object) -> float | None:

@@ -36,15 +36,10 @@ LONG = 10**7
 
 
 def reference_budgets(names: Iterable[str], runs: Sequence[Run]) -> list[Budget]:
-    """The budgets that runs are set against, with the names of the runs' tensors; ``source`` is the name.
+    """The budgets that runs are compared with, under the names of the runs' tensors; ``source`` is the name.
 
-    Args:
-        names: "uniform" or "erk" for the total that the first run reached; or a budget file, a run folder, or a
-            published budget such as "resnet50/str-90.23".
-        runs: the first that has a budget says which network it is.
-
-    Raises:
-        ValueError: naming a budget that is of another network.
+    A name is "uniform" or "erk" for the total that the first run reached, or a budget file, a run folder, or a
+    published budget such as "resnet50/str-90.23".
     """
     wanted = list(dict.fromkeys(names))
     if not wanted:
@@ -100,7 +95,7 @@ def report_page(runs: Sequence[Run], *, against: Sequence[Budget] = (), follow: 
 
 
 def report_charts(runs: Sequence[Run], *, against: Sequence[Budget] = ()) -> list[Chart]:
-    """All charts of a report that tell something, in its order."""
+    """All charts of a report that have something to show, in its order."""
     made = {name: make(runs) for name, make in CHARTS.items()}
     if against:
         made["layer_sparsity"] = layer_sparsity(runs, against=against)
@@ -127,20 +122,19 @@ def write_report(
 
 
 def load(paths: Sequence[Path], against: Sequence[str] = ()) -> tuple[list[Run], list[Budget]]:
-    """The runs at some paths, and the budgets to set them against."""
+    """The runs at some paths, and the budgets to compare them with."""
     runs = [read_run(path) for path in find_runs(paths)]
     return runs, reference_budgets(against, runs)
 
 
 def _subtitle(runs: Sequence[Run]) -> str:
-    models = ", ".join(dict.fromkeys(run.model for run in runs if run.model))
-    data = ", ".join(dict.fromkeys(run.data for run in runs if run.data))
-    methods = ", ".join(dict.fromkeys(run.label for run in runs))
+    names = ([run.model for run in runs], [run.data for run in runs], [run.label for run in runs])
+    models, data, methods = (", ".join(filter(None, dict.fromkeys(some))) for some in names)
     return f"{models} on {data}, {methods}" if models and data else methods
 
 
 def _facts(run: Run, name: str) -> dict[str, Any]:
-    """What the template says about one run beside charts and tables."""
+    """What the template shows of one run beside charts and tables."""
     command = run.environment.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
     if words:
@@ -148,7 +142,7 @@ def _facts(run: Run, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "headline": headline(run),
-        "cards": cards(run),
+        "cards": list(cards(run)),
         "config": yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True),
         "environment": [
             (key, " ".join(map(str, value)) if isinstance(value, list) else str(value))
@@ -161,20 +155,14 @@ def _facts(run: Run, name: str) -> dict[str, Any]:
     }
 
 
-# The summary of a run: what was asked for, what was reached, and how large it is.
-
-
 def dense_bytes(run: Run) -> int | None:
-    """Bytes of all parameters in float32; None if the network is not known, as where its profile counts units."""
+    """Bytes of all parameters in float32; None without a profile, or where it counts larger units than weights."""
     profile = run.profile
     return None if profile is None or not run.words.costed else FLOAT * (profile.params + profile.other_params)
 
 
 def packed_bytes(run: Run) -> int | None:
-    """An estimate without zeros: float32 values, and per tensor a bit for every weight or a position for every value.
-
-    Of these the smaller one counts, and a tensor that is smaller dense stays dense.
-    """
+    """An estimate without zeros: each tensor dense, with a bit for every weight or with positions, as is smallest."""
     budget, profile = run.budget, run.profile
     if budget is None or profile is None or not run.words.costed:
         return None
@@ -186,7 +174,6 @@ def packed_bytes(run: Run) -> int | None:
 
 
 def checkpoint(run: Run) -> Path | None:
-    """The path of the last checkpoint; None without one."""
     named = part(run.result, "last").get("checkpoint")
     folder = run.path / CHECKPOINTS
     if isinstance(named, str):
@@ -220,15 +207,13 @@ class Card:
 
 
 def headline(run: Run) -> str:
-    """The run in two or three sentences."""
     what = f"The network {run.model or '(unknown)'} was trained on {run.data or 'unknown data'}"
     how = "and left dense" if run.method == "dense" else f"and made sparse by the method {run.label}"
     words = [f"{what} {how}{f'; asked for was {run.goal}' if run.goal else ''}."]
     if run.sparsity is not None:
-        total = total_units(run)
-        of = f" of {total:,}" if total else ""
-        what = run.words.plural
-        words.append(f"{percent(run.sparsity)} of its {what} are zero, and {run.params or 0:,}{of} are left.")
+        of = f" of {total:,}" if (total := total_units(run)) else ""
+        zero = f"{percent(run.sparsity)} of its {run.words.plural} are zero"
+        words.append(f"{zero}, and {run.params or 0:,}{of} are left.")
     if run.stored is not None:
         words.append(f"Without them it has {run.stored:,} parameters.")
     if run.accuracy is not None:
@@ -250,7 +235,6 @@ def state(run: Run) -> str:
 
 
 def percent(share: float) -> str:
-    """A fraction as percent with two decimals."""
     return shown(share, "percent")
 
 
@@ -276,12 +260,8 @@ def total_units(run: Run) -> int | None:
     return None
 
 
-def cards(run: Run) -> list[Card]:
+def cards(run: Run) -> Iterator[Card]:
     """The numbers of the summary; those that are not known are left out."""
-    return list(_cards(run))
-
-
-def _cards(run: Run) -> Iterator[Card]:
     profile, what = run.profile, run.words.plural
     if run.accuracy is not None:
         best = known(part(run.result, "best").get("accuracy"))
@@ -303,8 +283,8 @@ def _cards(run: Run) -> Iterator[Card]:
         more = f"estimate; dense float32 takes {size_text(dense)}"
         yield Card("Packed size", size_text(packed), more, packed / dense if dense else None)
     if file is not None:
-        more = "weights, thresholds and optimizer, not packed"
-        yield Card("Checkpoint on disk", size_text(file.stat().st_size), more)
+        size = size_text(file.stat().st_size)
+        yield Card("Checkpoint on disk", size, "weights, thresholds and optimizer, not packed")
     if run.latency is None:
         return
     for name, value in run.latency.named.items():
@@ -317,40 +297,25 @@ def _cards(run: Run) -> Iterator[Card]:
 
 
 def verdict(run: Run) -> str:
-    """How near the goal the run came, in what it counts; empty where that cannot be told."""
+    """How near the run came to its goal, in the unit of the goal; empty where that is unknown."""
     found = configured_goal(run.config)
     if found is None or part(run.config, "goal").get("scope") == "all":
         return ""
     kind, number = found
-    measured = Measured(total_units(run), run.params, run.stored, run.macs)
-    compared = kind.compared(number, measured, run.words)
+    compared = kind.compared(number, Measured(total_units(run), run.params, run.stored, run.macs), run.words)
     wanted, reached, unit = compared or (0, None, "")
-    return "" if reached is None else _apart(reached - wanted, unit, wanted, finished=run.finished)
-
-
-def _apart(difference: int, unit: str, wanted: int, *, finished: bool) -> str:
-    if difference == 0:
+    if reached is None:
+        return ""
+    if reached == wanted:
         return f"met to the {unit}"
-    plural = "" if abs(difference) == 1 else "s"
-    side = "more" if difference > 0 else "fewer"
-    return f"{'' if finished else 'so far '}{abs(difference):,} {unit}{plural} {side} than {wanted:,}"
+    apart = abs(reached - wanted)
+    words = f"{apart:,} {unit}{'' if apart == 1 else 's'} {'more' if reached > wanted else 'fewer'} than {wanted:,}"
+    return words if run.finished else f"so far {words}"
 
 
 def _left(name: str, left: int, dense: int | None, per: str) -> Card:
     # A number of many digits is read by its size first.
-    brief = left < LONG
-    exact = "" if brief else f"{left:,} "
-    share = left / dense if dense else None
-    more = f"{exact}of {dense:,}{per}, {percent(share)}" if dense and share is not None else f"{exact}{per}"
-    return Card(name, f"{left:,}" if brief else short(float(f"{left:.4g}")), more.strip(), share)
-
-
-def _sizes(run: Run) -> Iterator[Card]:
-    dense, packed, file = dense_bytes(run), packed_bytes(run), checkpoint(run)
-    if dense is not None and packed is not None:
-        more = f"estimate; dense float32 takes {size_text(dense)}"
-        yield Card("Packed size", size_text(packed), more, packed / dense if dense else None)
-    if file is not None:
-        yield Card(
-            "Checkpoint on disk", size_text(file.stat().st_size), "weights, thresholds and optimizer, not packed"
-        )
+    text, exact = (f"{left:,}", "") if left < LONG else (short(float(f"{left:.4g}")), f"{left:,} ")
+    if not dense:
+        return Card(name, text, f"{exact}{per}".strip())
+    return Card(name, text, f"{exact}of {dense:,}{per}, {percent(left / dense)}".strip(), left / dense)

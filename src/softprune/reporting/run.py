@@ -13,10 +13,10 @@ from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.budget.units import UnitWords, unit_words
 from softprune.records import BenchKey as Key
-from softprune.reporting.labels import configured_units, goal_text, label, method_name, model_name
+from softprune.reporting.labels import configured_units, goal_text, label, method_name, name_of
 from softprune.reporting.reading import known, mapping, number, read_object, read_rows, read_table
 
-_LONGEST = 200  # characters of a name in a bench file
+_LONGEST = 200  # characters of a name in a bench file; more are cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class EngineTime:
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """What latency.json says of a run's network."""
+    """The times of a run's network, from its latency.json."""
 
     engines: tuple[EngineTime, ...] = ()  # ours first
     conditions: str = ""  # processor, batch and threads
@@ -66,7 +66,7 @@ class MeasuredTimes:
 
 @dataclass(frozen=True)
 class Run:
-    """All that a run folder says."""
+    """The content of a run folder."""
 
     path: Path
     name: str  # of the folder
@@ -92,11 +92,11 @@ class Run:
 
     @property
     def model(self) -> str:
-        return model_name(self.config)
+        return name_of(self.config, "model")
 
     @property
     def data(self) -> str:
-        return model_name(self.config, "data")
+        return name_of(self.config, "data")
 
     @property
     def seed(self) -> int | None:
@@ -109,12 +109,11 @@ class Run:
 
     @property
     def units(self) -> str:
-        """What is kept or pruned as a whole, as a Budget has it; "weight" for most runs."""
+        """What is kept or pruned as a whole, in the words of a budget; "weight" for most runs."""
         return self.budget.units if self.budget is not None else configured_units(self.config)
 
     @property
     def words(self) -> UnitWords:
-        """The words for these units, and what can be told of one."""
         return unit_words(self.units)
 
     @property
@@ -150,9 +149,7 @@ class Run:
     @property
     def macs(self) -> int | None:
         """Multiply-adds left; None where larger units are pruned, whose cost is not known."""
-        if not self.words.costed:
-            return None
-        return _whole(self._last("macs"))
+        return _whole(self._last("macs")) if self.words.costed else None
 
     def _last(self, key: str) -> float | None:
         last = self.result.get("last")
@@ -183,11 +180,7 @@ def read_run(path: Path) -> Run:
 
 
 def read_outcome(path: Path) -> Run:
-    """A run without its history: configuration, result and budget, so that hundreds of runs are read in seconds.
-
-    Raises:
-        ValueError: if the folder has no config.yaml.
-    """
+    """A run without its history: configuration, result and budget, so that hundreds of runs are read in seconds."""
     if not (path / records.CONFIG).is_file():
         raise ValueError(f"{path} holds no run: it has no {records.CONFIG}")
     problems: list[str] = []
@@ -202,11 +195,7 @@ def read_outcome(path: Path) -> Run:
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The run folders at or below some paths, at any depth, sorted by name, each once.
-
-    Raises:
-        ValueError: naming a path that holds none.
-    """
+    """The run folders at or below some paths, at any depth, sorted by name, each once; each path must hold one."""
     found: dict[Path, Path] = {}
     for path in paths:
         here = [path] if (path / records.CONFIG).is_file() else _below(path)
@@ -263,9 +252,8 @@ def read_times(path: Path, problems: list[str]) -> MeasuredTimes | None:
             problems.append(f"{path.name} holds no times: `softprune bench model.spx --out {path.name}` writes some.")
         return MeasuredTimes(named=named) if named else None
     if read.get("version") != records.BENCH_VERSION:
-        problems.append(
-            f"{path.name} has version {_short(read.get('version'))}; this release reads {records.BENCH_VERSION}."
-        )
+        version = _short(read.get("version"))
+        problems.append(f"{path.name} has version {version}; this release reads {records.BENCH_VERSION}.")
         return None
     engines = _engines(read, path.name, problems)
     if not engines:

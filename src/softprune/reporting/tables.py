@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import compress
 from typing import Literal
 
 from softprune.budget.budget import Budget
@@ -21,7 +22,7 @@ _OPTIONAL = ("run", "parameters stored", "microseconds", "MACs", "MACs left", "s
 
 @dataclass(frozen=True)
 class TableCell:
-    """A value that is written in its own way."""
+    """A value with a text of its own."""
 
     text: str
     more: str = ""  # words below it in small
@@ -43,8 +44,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under columns."""
-
     name: str  # its anchor, and the name of its CSV file; unique on a page
     caption: str
     columns: tuple[Column, ...]
@@ -54,7 +53,7 @@ class Table:
 
 
 def shown(value: Value, kind: Kind) -> str:
-    """A value as people read it.
+    """A value as text for readers.
 
     Example:
         >>> shown(0.98123, "percent"), shown(25502912, "count"), shown(0.0123456789, "number"), shown(None, "count")
@@ -104,20 +103,20 @@ def table_html(table: Table) -> str:
 
 
 def _cell(value: Value, column: Column, *, first: bool) -> str:
-    cell = value if isinstance(value, TableCell) else None
-    text, exact = shown(value, column.kind), value.value if isinstance(value, TableCell) else value
-    same = exact is None or isinstance(exact, str) or text in ("", str(exact))
-    best = cell is not None and cell.best
+    text, more, exact, best = shown(value, column.kind), "", value, False
+    if isinstance(value, TableCell):
+        exact, best = value.value, value.best
+        more = '<span class="visually-hidden"> best</span>' if best else ""
+        more += f'<span class="beside">{escape(value.more)}</span>' if value.more else ""
     classes = " ".join([*(["n"] if column.kind != "text" else []), *(["best"] if best else [])])
+    same = exact is None or isinstance(exact, str) or text in ("", str(exact))
     marks = (f' class="{classes}"' if classes else "") + ("" if same else f' data-v="{exact!r}"')
-    more = '<span class="visually-hidden"> best</span>' if best else ""
-    more += f'<span class="beside">{escape(cell.more)}</span>' if cell and cell.more else ""
     tag, scope = ("th", ' scope="row"') if first else ("td", "")
     return f"<{tag}{scope}{marks}>{escape(text)}{more}</{tag}>"
 
 
 def layer_table(runs: Sequence[Run], against: Sequence[Budget] = ()) -> Table:
-    """Every layer with all its numbers at the end; of several runs one after the other."""
+    """Every layer after the last logged epoch; of several runs one after the other."""
     what, single = shared_noun(run.units for run in runs), not any(run.words.importances for run in runs)
     sized = what if single else f"importances of {what}"
     columns = (
@@ -143,18 +142,9 @@ def layer_table(runs: Sequence[Run], against: Sequence[Budget] = ()) -> Table:
 
 def _filled(name: str, caption: str, columns: Sequence[Column], rows: Sequence[tuple[Value, ...]]) -> Table:
     """A table without the optional columns that are empty in every row; rows are grouped by their first value."""
-    kept = [
-        place
-        for place, column in enumerate(columns)
-        if column.name not in _OPTIONAL or any(shown(row[place], column.kind) for row in rows)
-    ]
-    return Table(
-        name,
-        caption,
-        tuple(columns[place] for place in kept),
-        tuple(tuple(row[place] for place in kept) for row in rows),
-        groups=tuple(str(row[0]) for row in rows),
-    )
+    seen = [c.name not in _OPTIONAL or any(shown(row[i], c.kind) for row in rows) for i, c in enumerate(columns)]
+    kept = tuple(tuple(compress(row, seen)) for row in rows)
+    return Table(name, caption, tuple(compress(columns, seen)), kept, groups=tuple(str(row[0]) for row in rows))
 
 
 def _rows(run: Run, against: Sequence[Budget]) -> Iterator[tuple[Value, ...]]:
@@ -189,7 +179,6 @@ def _whole(value: float | None) -> int | None:
 
 
 def run_table(runs: Sequence[Run]) -> Table:
-    """The runs side by side."""
     what = shared_noun(run.units for run in runs)
     columns = (
         Column("run", help="name of the folder"),
@@ -203,11 +192,10 @@ def run_table(runs: Sequence[Run]) -> Table:
         Column("MACs left", "count", "multiply-adds of one forward pass"),
         Column("state"),
     )
-    rows = [
-        (name, run.label, run.goal, run.seed, run.accuracy, run.sparsity, run.params, run.stored, run.macs, state)
-        for run, name in named(runs, "this run")
-        for state in ["finished" if run.finished else "not finished"]
-    ]
+    rows: list[tuple[Value, ...]] = []
+    for run, name in named(runs, "this run"):
+        reached = (run.accuracy, run.sparsity, run.params, run.stored, run.macs)
+        rows.append((name, run.label, run.goal, run.seed, *reached, "finished" if run.finished else "not finished"))
     return _filled("runs", "The runs of this report.", columns, rows)
 
 
