@@ -13,7 +13,7 @@ from tried import METHODS, VARIANTS
 from softprune.methods import ST3, Method, RigL, Static, to_config
 from softprune.methods.base import _METHODS
 from softprune.testing import CHECKS, ContractError, check_method
-from softprune.testing.checks import OUTPUTS, SUPPORT, found, problem
+from softprune.testing.contract import OUTPUTS, SUPPORT, found, problem
 
 # Known here and to no other test.
 OWN = _METHODS.pop("own-swap")

@@ -9,7 +9,7 @@ import softprune
 from softprune import Budget, Flops, Params, Sparsity, constant
 from softprune.methods import DSR
 from softprune.methods.dsr import below
-from softprune.testing.checks import found
+from softprune.testing.contract import found
 
 HALVES = Budget({"0.weight": 0.5, "1.weight": 0.5})
 ZEROS = [0.0] * 8

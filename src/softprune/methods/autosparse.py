@@ -31,11 +31,9 @@ class AutoSparse(Method):
             tensor would have if all were equally dense.
         pace: under a goal, how far s can travel against the others over the training, in units of log alpha.
 
-    Deviations from the paper:
-        A plain cosine; the paper's decay is non-linear too, but of another form, and its constants are not ours. Decay
-        of s as in STR. The goal, and its floor.
-    State:
-        ``s`` and ``leak`` in the transform of each tensor; under a goal also the threshold and two running averages.
+    Deviations from the paper: A plain cosine; the paper's decay is non-linear too, but of another form, and its
+    constants are not ours. Decay of s as in STR. The goal, and its floor.
+    State: ``s`` and ``leak`` in the transform of each tensor; under a goal also the threshold and two running averages.
     """
 
     role = "learned"

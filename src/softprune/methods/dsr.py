@@ -31,11 +31,9 @@ class DSR(Method):
         threshold: H at first; the paper has 0.001.
         end: fraction of the training after which the masks stay; the paper has epoch 95 of 100.
 
-    Deviations from the paper:
-        Where more go than there were empty places, those just emptied are drawn from too. Which layers stay dense (the
-        paper: the first and the projections) is said by skip or rules.
-    State:
-        ``mask`` in the transform of each tensor; H in the sparsifier's memory.
+    Deviations from the paper: Where more go than there were empty places, those just emptied are drawn from too. Which
+    layers stay dense (the paper: the first and the projections) is said by skip or rules.
+    State: ``mask`` in the transform of each tensor; H in the sparsifier's memory.
     """
 
     role = "moved"

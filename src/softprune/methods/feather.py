@@ -28,11 +28,9 @@ class Feather(Method):
         min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all
             tensors were equally dense.
 
-    Deviations from the paper:
-        The weights of the final network are those that were trained with, where the authors' code puts the raw ones
-        above the threshold in their place. The floor.
-    State:
-        ``alpha`` in the transform of each tensor.
+    Deviations from the paper: The weights of the final network are those that were trained with, where the authors'
+    code puts the raw ones above the threshold in their place. The floor.
+    State: ``alpha`` in the transform of each tensor.
     """
 
     role = "learned"

@@ -24,10 +24,8 @@ class GMP(Method):
         min_keep: under a goal, weights that each tensor keeps whatever happens; by default a twentieth of what it would
             have if all tensors were equally dense.
 
-    Deviations from the paper:
-        Thresholds come from exact counts, not from a histogram.
-    State:
-        ``mask`` in the transform of each tensor.
+    Deviations from the paper: Thresholds come from exact counts, not from a histogram.
+    State: ``mask`` in the transform of each tensor.
     """
 
     role = "given"

@@ -37,12 +37,10 @@ class IMP(Method):
         min_keep: under a goal, weights that each tensor keeps whatever happens; by default a twentieth of what it would
             have if all tensors were equally dense.
 
-    Deviations from the paper:
-        There every round is a whole training; here all of them are one. The fraction that is pruned follows from the
-        goal. The floor.
-    State:
-        ``mask`` in the transform of each tensor; in the first of them ``remembered``, the values to go back to: as much
-        memory as the model.
+    Deviations from the paper: There every round is a whole training; here all of them are one. The fraction that is
+    pruned follows from the goal. The floor.
+    State: ``mask`` in the transform of each tensor; in the first of them ``remembered``, the values to go back to: as
+    much memory as the model.
     """
 
     role = "given"

@@ -25,11 +25,9 @@ class SLATS(Method):
         min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all
             tensors were equally dense.
 
-    Deviations from the paper:
-        There D is given, and the sparsity is what comes out. Here D is at every step the threshold that would meet the
-        total now, so that at the end it is met exactly. The floor.
-    State:
-        ``alpha`` (D) and ``rise`` in the transform of each tensor.
+    Deviations from the paper: There D is given, and the sparsity is what comes out. Here D is at every step the
+    threshold that would meet the total now, so that at the end it is met exactly. The floor.
+    State: ``alpha`` (D) and ``rise`` in the transform of each tensor.
     """
 
     role = "learned"

@@ -42,11 +42,9 @@ class SNFS(Method):
         last_rate: p_1; 0.005 in the authors' code.
         end: fraction of the training after which the masks stay.
 
-    Deviations from the paper:
-        The numbers are shared out in whole weights, so no correction for what rounding lost is needed. The masks stay
-        at the end, so that what was grown last can be trained.
-    State:
-        ``mask`` in the transform of each tensor; the momentum is the optimizer's.
+    Deviations from the paper: The numbers are shared out in whole weights, so no correction for what rounding lost is
+    needed. The masks stay at the end, so that what was grown last can be trained.
+    State: ``mask`` in the transform of each tensor; the momentum is the optimizer's.
     """
 
     role = "moved"

@@ -48,10 +48,9 @@ class STR(Method):
             the mean size of each tensor's weights, so that all are about equally dense.
         rescale: under a goal, multiply each filter to make up for the size that shrinking took, as ST-3 does.
 
-    Deviations from the paper:
-        While the threshold is exactly 0 the operator is the identity, also in its derivative at w = 0.
-    State:
-        ``s`` in the transform of each tensor; under a goal also the threshold and two running averages.
+    Deviations from the paper: While the threshold is exactly 0 the operator is the identity, also in its derivative at
+    w = 0.
+    State: ``s`` in the transform of each tensor; under a goal also the threshold and two running averages.
     """
 
     role = "learned"

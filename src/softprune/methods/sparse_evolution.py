@@ -24,12 +24,10 @@ class SET(Method):
         zeta: fraction exchanged; the paper has 0.3.
         end: fraction of the training after which the mask stays.
 
-    Deviations from the paper:
-        The smallest |w| go, as in the implementation of Evci et al.; the paper takes zeta of the positive and zeta of
-        the negative weights, and gives new ones random values. The mask stays at the end, so that what was grown last
-        can be trained.
-    State:
-        ``mask`` in the transform of each tensor.
+    Deviations from the paper: The smallest |w| go, as in the implementation of Evci et al.; the paper takes zeta of the
+    positive and zeta of the negative weights, and gives new ones random values. The mask stays at the end, so that what
+    was grown last can be trained.
+    State: ``mask`` in the transform of each tensor.
     """
 
     role = "given"

@@ -1,4 +1,4 @@
-"""Weights with a variance each: the transforms of variational dropout, and its divergence."""
+"""VD: sparse variational dropout (Molchanov, Ashukha and Vetrov, ICML 2017; Gale, Elsen and Hooker 2019)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def log_alpha(w: Tensor, log_sigma2: Tensor) -> Tensor:
 
 
 def divergence(log_alpha: Tensor) -> Tensor:
-    """The divergence of each weight from the prior; 0 for pure noise.
+    """Of each weight from the prior; 0 for pure noise.
 
     >>> divergence(torch.tensor([-4.0, 3.0, 30.0]))
     tensor([2.6342e+00, 2.5420e-02, 4.6788e-14])
@@ -58,35 +58,38 @@ class Variational(Transform):
 
     def __init__(self, w: Tensor, log_sigma2: float) -> None:
         super().__init__()
-        _learn_variance(self, w, log_sigma2)
+        self.log_sigma2 = nn.Parameter(torch.full_like(w, log_sigma2, dtype=threshold_dtype(w), requires_grad=False))
+        self.first["log_sigma2"] = log_sigma2
 
     def forward(self, w: Tensor) -> Tensor:
-        if self.training and torch.is_grad_enabled():
-            return _noisy(w, self.log_sigma2)
-        return torch.where(log_alpha(w, self.log_sigma2) < CUT, w, 0.0)
+        if not (self.training and torch.is_grad_enabled()):
+            return torch.where(self.lives(w), w, 0.0)
+        # From torch's own generator, whose state checkpoints hold.
+        noise = torch.randn_like(w, dtype=self.log_sigma2.dtype)
+        return (w + torch.exp(0.5 * self.log_sigma2) * noise).to(w.dtype)
+
+    def lives(self, w: Tensor) -> Tensor:
+        """The weights that evaluation uses, as bools."""
+        return log_alpha(w, self.log_sigma2) < CUT
 
 
-class VariationalMask(Transform, Solved):
+class VariationalMask(Variational, Solved):
     """The same with a solved mask in place of the fixed cut: kept are the weights with the largest |w| / sigma.
 
-    State: as a solved mask, and the parameter ``log_sigma2``.
+    State: that of `Solved`, the bool buffer ``mask``, and the parameter ``log_sigma2``.
     """
 
-    decayed = False
+    countable = True
     mask: Tensor
-    log_sigma2: nn.Parameter
 
     def __init__(self, w: Tensor, log_sigma2: float) -> None:
-        super().__init__()
+        super().__init__(w, log_sigma2)
         self._begin_solution(w)
         self.register_buffer("mask", torch.ones_like(w, dtype=torch.bool))
         self.first["mask"] = True
-        _learn_variance(self, w, log_sigma2)
 
-    def forward(self, w: Tensor) -> Tensor:
-        if self.training and torch.is_grad_enabled():
-            return _noisy(w, self.log_sigma2)
-        return torch.where(self.mask, w, 0.0)
+    def lives(self, w: Tensor) -> Tensor:
+        return self.mask
 
     def scores(self, w: Tensor) -> Tensor:
         return w.to(self.log_sigma2.dtype) * torch.exp(-0.5 * self.log_sigma2)
@@ -94,20 +97,6 @@ class VariationalMask(Transform, Solved):
     def take_(self, alpha: Tensor, crossing: Tensor, w: Tensor) -> None:
         super().take_(alpha, crossing, w)
         self.mask.copy_(above(w, alpha))
-
-
-def _learn_variance(transform: Variational | VariationalMask, w: Tensor, value: float) -> None:
-    first = torch.full_like(w, value, dtype=threshold_dtype(w), requires_grad=False)
-    transform.log_sigma2, transform.first["log_sigma2"] = nn.Parameter(first), value
-
-
-def _noisy(w: Tensor, log_sigma2: Tensor) -> Tensor:
-    # From torch's own generator, whose state checkpoints hold.
-    noise = torch.randn_like(w, dtype=log_sigma2.dtype)
-    return (w + torch.exp(0.5 * log_sigma2) * noise).to(w.dtype)
-
-
-# VD: sparse variational dropout (Molchanov, Ashukha and Vetrov, ICML 2017; Gale, Elsen and Hooker 2019).
 
 
 @register("vd")
@@ -135,11 +124,11 @@ class VD(Method):
         min_keep: under a goal, weights that each tensor keeps whatever happens; by default a twentieth of what it would
             have if all tensors were equally dense.
 
-    Deviations from the paper:
-        Noise is on the weights, one draw for a batch, as a transform sees no activations; the papers draw it for each
-        output (local reparameterisation), which has less variance. log alpha is not clipped. The goal, and its floor.
-    State:
-        the parameter ``log_sigma2`` in the transform of each tensor, in a group without decay; under a goal ``mask``.
+    Deviations from the paper: Noise is on the weights, one draw for a batch, as a transform sees no activations; the
+    papers draw it for each output (local reparameterisation), which has less variance. log alpha is not clipped. The
+    goal, and its floor.
+    State: the parameter ``log_sigma2`` in the transform of each tensor, in a group without decay; under a goal
+    ``mask``.
     """
 
     role = "learned"
@@ -182,7 +171,7 @@ class VD(Method):
     def before_step(self, ctx: Context) -> None:
         weight = ctx.loss_scale * self.weight_at(ctx.progress) / sum(t.shape.numel() for t in ctx.targets)
         for target in ctx.targets if weight else ():
-            assert isinstance(target.transform, Variational | VariationalMask)
+            assert isinstance(target.transform, Variational)
             raw, log_sigma2 = target.raw, target.transform.log_sigma2
             if raw.grad is None:
                 continue
