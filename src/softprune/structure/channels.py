@@ -1,4 +1,4 @@
-"""Channels: which of a network's are one and the same, and which have to stay."""
+"""Channels of a network: which are removed together, which must stay, and which constants they hold."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from softprune.structure.program import module_path
 
 
 class Channels:
-    """Numbers for channels; those that can only go together are joined, those that must stay are pinned."""
+    """Disjoint sets of channels: those that can only go together are joined, those that must stay are pinned."""
 
     def __init__(self) -> None:
         self._above: list[int] = []
@@ -29,14 +27,14 @@ class Channels:
         return list(range(first, first + count))
 
     def find(self, channel: int) -> int:
-        """The one that stands for all that are joined with it."""
+        """The representative of all channels that are joined with this one."""
         while self._above[channel] != channel:
             self._above[channel] = self._above[self._above[channel]]
             channel = self._above[channel]
         return channel
 
     def join(self, some: Sequence[int], others: Sequence[int]) -> None:
-        """Tell that two lists are of the same channels, in this order."""
+        """Join the channels of two lists, pair by pair."""
         for one, other in zip(some, others, strict=True):
             a, b = self.find(one), self.find(other)
             if a != b:
@@ -45,12 +43,12 @@ class Channels:
                     self._pins.setdefault(a, self._pins.pop(b))
 
     def pin(self, channels: Iterable[int], why: str) -> None:
-        """Tell that these must stay; the first reason is kept."""
+        """Mark channels that must stay; the first reason is kept."""
         for channel in channels:
             self._pins.setdefault(self.find(channel), why)
 
     def pins(self) -> dict[int, str]:
-        """Those that must stay, by the one that stands for each, and why."""
+        """Representative of each channel that must stay -> why."""
         return {self.find(channel): why for channel, why in self._pins.items()}
 
     @property
@@ -84,50 +82,47 @@ class Reader:
         return self.groups > 1 and self.groups == len(self.inputs)
 
 
-# Values: what the layers of a network hold, and what follows for their channels.
-
-
 class Values:
-    """Those of a network as it is."""
+    """What the layers of a network hold, and what follows for their channels."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
 
     def held(self, name: str) -> Tensor:
         """A parameter or buffer by its name, in double precision."""
-        path, _, attribute = name.rpartition(".")
-        found = getattr(self._model.get_submodule(path), attribute)
-        assert isinstance(found, Tensor)
-        return found.detach().cpu().double()
+        return named_tensor(self._model, name).detach().cpu().double()
 
     def answer(self, reader: Reader, inputs: Tensor) -> Tensor:
         """What each output of a layer is without the bias, if all inputs that it listens to are constant."""
         return sums(reader, self.weight(reader), inputs)
 
     def listens(self, reader: Reader) -> Tensor:
-        """Which inputs of a layer have a weight that is not zero."""
+        """Whether each input of a layer has a weight that is not zero."""
         taps = _taps(self.weight(reader)).abs().amax(2)
         heard: Tensor = taps.view(reader.groups, -1, taps.shape[1]).amax(1) > 0
         return heard.flatten()
 
     def scale(self, path: str) -> Tensor | None:
-        """The weights of a norm, if it has any."""
         return None if self._model.get_submodule(path).weight is None else self.held(f"{path}.weight")
 
     def weight(self, reader: Reader) -> Tensor:
         """The weights of a convolution or linear layer, outputs first, inputs of the group second."""
         weight = self.held(f"{reader.path}.weight")
-        return outputs_first(weight, reader.groups) if reader.kind == "transposed" else weight
+        if reader.kind != "transposed":
+            return weight
+        parts = weight.unflatten(0, (reader.groups, -1)).transpose(1, 2)
+        return parts.reshape(-1, *parts.shape[2:])
 
 
-def outputs_first(weight: Tensor, groups: int) -> Tensor:
-    """The weights of a transposed convolution as those of a convolution: outputs, then inputs of the group."""
-    parts = weight.view(groups, weight.shape[0] // groups, *weight.shape[1:]).transpose(1, 2)
-    return parts.reshape(-1, *parts.shape[2:])
+def named_tensor(model: nn.Module, name: str) -> Tensor:
+    path, _, attribute = name.rpartition(".")
+    found = getattr(model.get_submodule(path), attribute)
+    assert isinstance(found, Tensor)
+    return found
 
 
 def sums(reader: Reader, weight: Tensor, inputs: Tensor) -> Tensor:
-    """The outputs of a layer with these weights, NaN where an input that one listens to is no constant."""
+    """The outputs of a layer with these weights; NaN where an input with a weight is not constant."""
     groups = reader.groups
     taps = _taps(weight).view(groups, weight.shape[0] // groups, weight.shape[1], -1)
     heard = taps.abs().amax(3) > 0
@@ -156,7 +151,7 @@ class Tape:
         self._steps: list[tuple[Step, tuple[int, ...]]] = []
 
     def note(self, step: Step, *given: int) -> int:
-        """Add a step that is called with the values and these earlier vectors; its place."""
+        """Add a step that is called with the values and these earlier vectors; returns its place on the tape."""
         self._steps.append((step, given))
         return len(self._steps) - 1
 
@@ -166,7 +161,6 @@ class Tape:
         return self.note(lambda values: nothing)
 
     def play(self, values: Values) -> list[Tensor]:
-        """All vectors, by their places."""
         made: list[Tensor] = []
         for step, given in self._steps:
             made.append(step(values, *[made[place] for place in given]))
@@ -198,19 +192,25 @@ class Walk:
         if found is not None:
             self.channels.pin(found.channels, f"{node.name} is read in another way than it was made")
         fresh = self.channels.fresh(count)
-        self.channels.pin(fresh, "an input of the network" if _is_input(node) else f"{node} is not followed")
+        is_input = isinstance(node, Node) and node.op == "placeholder"
+        self.channels.pin(fresh, "an input of the network" if is_input else f"{node} is not followed")
         return Flow(axis, fresh, self.tape.unknown(count))
 
     def name(self, node: Any) -> str | None:
         """The parameter or buffer that an argument is."""
         return self.names.get(node.name) if isinstance(node, Node) else None
 
-    def stay(self, node: Node, why: str = "") -> None:
-        """All channels that this node reads stay: what it does with them is not known here."""
+    def after(self, x: Flow, step: Step, *given: int) -> Flow:
+        """The same channels, which now hold what a step makes of these vectors, or of what they held."""
+        return Flow(x.axis, x.channels, self.tape.note(step, *(given or (x.constant,))))
+
+    def stay(self, node: Node, why: str = "") -> Flow | None:
+        """Keep all channels that this node reads, and return None: what it does with them is not known here."""
         reason = f"{module_path(node) or 'the network itself'}: {why or node.target}"
         for one in node.all_input_nodes:
             if one in self.flows:
                 self.channels.pin(self.flows[one].channels, reason)
+        return None
 
     def use(self, reader: Reader) -> None:
         """Note a layer; one that is used twice has the same channels at both places."""
@@ -221,16 +221,6 @@ class Walk:
         self.readers.append(reader)
 
 
-def begin(model: nn.Module, program: ExportedProgram) -> Walk:
-    kinds = (InputKind.PARAMETER, InputKind.BUFFER)
-    specs = [spec for spec in program.graph_signature.input_specs if spec.kind in kinds]
-    return Walk(model, {spec.arg.name: str(spec.target) for spec in specs})  # type: ignore[union-attr]
-
-
 def shape(node: Any) -> tuple[Any, ...]:
-    """The sizes of what a node makes; that of the batch is no number."""
+    """The sizes of what a node makes; that of the batch is symbolic."""
     return tuple(node.meta["val"].shape)
-
-
-def _is_input(node: Any) -> bool:
-    return isinstance(node, Node) and node.op == "placeholder"

@@ -1,7 +1,6 @@
 """Gates: an importance for each unit of a layer, a number that multiplies all weights of the unit.
 
-The importances are one small tensor, which a method manages like any other; the weights read as their products with it.
-Taking the gates off multiplies them in.
+The importances are one small tensor, which a method manages like any other; taking the gates off multiplies them in.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ IMPORTANCE, VECTOR = "importance", "m"
 
 
 class Importance(nn.Module):
-    """One number per unit, all 1 at first."""
+    """One number per unit, 1 at first."""
 
     def __init__(self, *shape: int, like: Tensor) -> None:
         super().__init__()
@@ -36,21 +35,19 @@ class Importance(nn.Module):
 class Gate(nn.Module):
     """Multiplies a tensor with the importances of the units that its elements belong to.
 
-    Args:
-        importance: of the layer. It is no submodule: several tensors share it, and it has its place in the layer.
-        block: elements of the tensor along each of its first axes that share an importance.
+    Along each of the first axes ``block`` elements share an importance.
     """
 
     def __init__(self, importance: Importance, block: Sequence[int] = (1,)) -> None:
         super().__init__()
-        self._shared = [importance]
+        self._shared = [importance]  # not as a submodule: it is one of the layer, and several tensors share it
         self.block = tuple(block)
 
     def forward(self, raw: Tensor) -> Tensor:
         return raw * self.spread(self.importances, raw)
 
     def right_inverse(self, effective: Tensor) -> Tensor:
-        """The raw tensor behind an effective one; a closed gate tells nothing about it."""
+        """The raw tensor behind an effective one; where a gate is closed, the effective one."""
         spread = self.spread(self.importances, effective)
         return torch.where(spread == 0, effective, effective / spread)
 
@@ -64,7 +61,7 @@ class Gate(nn.Module):
         return m
 
     def spread(self, m: Tensor, raw: Tensor) -> Tensor:
-        """Importances as a tensor that can be multiplied with a raw one."""
+        """The importances in a shape that broadcasts to the raw tensor's."""
         for axis, size in enumerate(self.block):
             if size > 1:
                 m = m.repeat_interleave(size, dim=axis).narrow(axis, 0, raw.shape[axis])
@@ -73,7 +70,7 @@ class Gate(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Gated:
-    """Where gates go."""
+    """A layer whose units have gates."""
 
     path: str  # of the layer whose units they are
     layer: nn.Module  # that layer
@@ -84,7 +81,7 @@ class Gated:
 
 @contextmanager
 def gates_on(model: nn.Module, places: Sequence[Gated]) -> Iterator[None]:
-    """Put gates on; if the block raises the model is as it was."""
+    """Add the gates; if the block raises, the model is restored."""
     for place in places:
         first = place.tensors[0]
         importance = Importance(*place.shape, like=getattr(*first))
@@ -99,8 +96,12 @@ def gates_on(model: nn.Module, places: Sequence[Gated]) -> Iterator[None]:
         raise
 
 
+def tensor_name(path: str, tensor: str) -> str:
+    return f"{path}.{tensor}" if path else tensor
+
+
 def gated(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Every tensor behind a gate."""
+    """(module, tensor name) of every tensor behind a gate."""
     return [(module, name) for module in model.modules() for name in _gated_in(module)]
 
 
@@ -112,19 +113,19 @@ def _gated_in(module: nn.Module) -> list[str]:
 
 
 def behind_gates(model: nn.Module) -> tuple[Target, ...]:
-    """What importances multiply: the tensors behind gates, and those of layers that bring their importances."""
+    """The tensors that importances multiply: those behind gates, and those of low-rank layers."""
     found = []
     for path, module in model.named_modules():
         tensors = _gated_in(module)
         if learns_rank(module) and VECTOR not in module._parameters:
             tensors += [name for name, p in module._parameters.items() if p is not None]
-        found += [Target(f"{path}.{tensor}" if path else tensor, ((module, tensor),)) for tensor in tensors]
+        found += [Target(tensor_name(path, tensor), ((module, tensor),)) for tensor in tensors]
     return tuple(found)
 
 
 @torch.no_grad()
 def fold_gates(model: nn.Module) -> None:
-    """Multiply the importances into the weights and take the gates off."""
+    """Multiply the importances into the weights and remove the gates."""
     for module, tensor in gated(model):
         effective = getattr(module, tensor)
         raw_parameter(module, tensor).copy_(effective)
@@ -135,7 +136,7 @@ def fold_gates(model: nn.Module) -> None:
 
 
 def learns_rank(module: nn.Module) -> bool:
-    """Whether it is a low-rank layer, which brings the importances of its directions."""
+    """Whether this is a low-rank layer, which has importances of its directions."""
     return getattr(module, "importance_of", None) == "rank"
 
 
@@ -144,8 +145,8 @@ def has_importances(module: nn.Module) -> bool:
     return isinstance(module, Importance) or learns_rank(module)
 
 
-# Folding: layers whose ranks were managed become as small as they can be stored. How a layer does that it says itself
-# by a method ``folded()``. That is all that is known here of layers of low rank, so that others' can do the same.
+# Layers whose ranks were managed become as small as they can be stored, by their own method ``folded()``; nothing else
+# is known here of low-rank layers, so that others' can do the same.
 
 
 @runtime_checkable
@@ -153,35 +154,23 @@ class Foldable(Protocol):
     """A layer with importances, or around such a layer, that can do without those that are zero."""
 
     def folded(self) -> nn.Module:
-        """A smaller layer with the same function; this one stays as it is."""
+        """A smaller layer with the same function; this one is left unchanged."""
 
 
 def fold_ranks(model: nn.Module, targets: Iterable[Target]) -> nn.Module:
-    """Replace the layers whose directions these targets were, in place; a model that is such a layer itself by it."""
+    """Replace the layers whose directions these targets were, in place; returns the model, or what replaces it."""
     learnt = {module for t in targets for module, tensor in t.sites if tensor == VECTOR and learns_rank(module)}
     made: dict[nn.Module, nn.Module] = {}  # a layer that is used at two places stays one
 
     def small(module: nn.Module) -> nn.Module:
         # The outermost one: what stands around a layer may count on its factors.
-        if not isinstance(module, Foldable) or learnt.isdisjoint(module.modules()):
-            return module
-        if module not in made:
-            made[module] = cast("Foldable", module).folded()
-        return made[module]
-
-    def walk(module: nn.Module) -> None:
+        if isinstance(module, Foldable) and not learnt.isdisjoint(module.modules()):
+            if module not in made:
+                made[module] = cast("Foldable", module).folded()
+            return made[module]
         for name, child in module._modules.items():  # named_children leaves out repeated ones
-            if child is None:
-                continue
-            other = small(child)
-            if other is child:
-                walk(child)
-            else:
-                module._modules[name] = other
+            if child is not None:
+                module._modules[name] = small(child)
+        return module
 
-    if not learnt:
-        return model
-    top = small(model)
-    if top is model:
-        walk(model)
-    return top
+    return small(model) if learnt else model

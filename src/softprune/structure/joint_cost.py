@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from softprune.budget.costs import NEARBY
 from softprune.core.parametrization import raw_parameter
 from softprune.goals.base import Measure
 from softprune.goals.scan import Array
+from softprune.structure.channels import named_tensor
+from softprune.structure.gates import Gated, tensor_name
 from softprune.structure.network import Network, Removal, decide
 from softprune.structure.removal import Foreseen, Ledger
 
@@ -23,11 +25,9 @@ from softprune.structure.removal import Foreseen, Ledger
 class JointCost(ABC):
     """What the units of a part cost, in the unit of its goal.
 
-    Units are given as one vector of bools for each tensor of the part, in order: whether each is alive. The more are,
-    the higher the total; only for groups of convolutions, which stay equally wide, that is not strict.
-
-    Args:
-        sizes: the number of units of each tensor.
+    Units are given as one vector of bools for each tensor of the part, in order: whether each is alive. ``sizes`` are
+    the lengths of these. The more are alive the higher the total; only for groups of convolutions, which stay equally
+    wide, that is not strict.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -35,14 +35,13 @@ class JointCost(ABC):
 
     @abstractmethod
     def total(self, alive: Sequence[Array]) -> float:
-        """What these cost, with everything that the goal counts besides."""
+        """What the living units cost, with everything that the goal counts besides."""
 
     @abstractmethod
     def marginal(self, alive: Sequence[Array]) -> list[float]:
-        """What one unit of each tensor more or less changes about now; the learner weighs thresholds with it."""
+        """What one unit of each tensor more or less changes, on average; the learner weighs thresholds with it."""
 
     def full(self) -> float:
-        """The total with all units."""
         return self.total([np.ones(size, np.bool_) for size in self.sizes])
 
     def least(self, floors: Sequence[int]) -> float:
@@ -54,21 +53,16 @@ class JointCost(ABC):
         return self.total([np.arange(size) < max(1, round(density * size)) for size in self.sizes])
 
     def now(self) -> JointCost:
-        """The cost with the values that the network has now, where it depends on any."""
+        """The cost with the network's present values, where it depends on them."""
         return self
 
     def on(self, model: nn.Module) -> JointCost:
-        """The same for a copy of the model."""
+        """The same cost for a copy of the model."""
         return self
 
 
 class SumOfUnits(JointCost):
-    """Every unit has a cost of its own: blocks, of which those at the edges are smaller.
-
-    Args:
-        costs: of the units of each tensor.
-        fixed: what else the goal counts.
-    """
+    """Every unit has its own cost: blocks, smaller at the edges; ``fixed`` is added to all totals."""
 
     def __init__(self, costs: Sequence[Array], fixed: float) -> None:
         super().__init__([len(cost) for cost in costs])
@@ -87,12 +81,9 @@ class SumOfUnits(JointCost):
 
 
 class StoredUnits(JointCost):
-    """Each tensor costs what its number of units is stored as: directions, of which many are stored as one matrix.
+    """A tensor's cost follows from its number of living units: directions, of which many are stored as one matrix.
 
-    Args:
-        sizes: the number of units of each tensor.
-        stored: for each tensor the cost of a number of them.
-        fixed: what else the goal counts.
+    ``stored`` are these functions, one per tensor; ``fixed`` is added to all totals.
     """
 
     def __init__(self, sizes: Sequence[int], stored: Sequence[Callable[[int], float]], fixed: float) -> None:
@@ -101,11 +92,11 @@ class StoredUnits(JointCost):
         self._fixed = fixed
 
     def total(self, alive: Sequence[Array]) -> float:
-        counts = (int(np.count_nonzero(on)) for on in alive)
-        return self._fixed + sum(stored(count) for stored, count in zip(self._stored, counts, strict=True))
+        pairs = zip(self._stored, alive, strict=True)
+        return self._fixed + sum(stored(int(np.count_nonzero(on))) for stored, on in pairs)
 
     def marginal(self, alive: Sequence[Array]) -> list[float]:
-        """Slopes around the present ranks, as where one more direction is free the next one less is not."""
+        """Slopes around the present ranks: where one more direction is free, one less is not."""
         found = []
         for stored, on in zip(self._stored, alive, strict=True):
             count = int(np.count_nonzero(on))
@@ -113,19 +104,6 @@ class StoredUnits(JointCost):
             low, high = max(0, count - reach), min(len(on), count + reach)
             found.append((stored(high) - stored(low)) / (high - low))
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class GatedFilters:
-    """The filters that a part decides on."""
-
-    paths: tuple[str, ...]  # the layers whose filters they are, in the order of the part's tensors
-    sizes: tuple[int, ...]  # the number of filters of each
-    tensors: tuple[tuple[str, ...], ...]  # for each layer the names of the tensors that its gates act on
-
-    def slices(self) -> list[slice]:
-        ends = np.cumsum(self.sizes).tolist()
-        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
 
 
 class FilterCost(JointCost):
@@ -137,26 +115,32 @@ class FilterCost(JointCost):
         network: the channels of the model, followed.
         ledger: what its layers cost.
         model: with gates on.
-        gates: whose filters are decided on.
+        gates: those of the filters that are decided on.
         measure: what is counted.
         whole: what the network costs as it is.
     """
 
     def __init__(
-        self, network: Network, ledger: Ledger, model: nn.Module, gates: GatedFilters, measure: Measure, whole: float
+        self, network: Network, ledger: Ledger, model: nn.Module, gates: Sequence[Gated], measure: Measure, whole: float
     ) -> None:
-        super().__init__(gates.sizes)
-        self._network, self._ledger, self._model, self._gates = network, ledger, model, gates
-        self._measure = measure
-        places = network.first_places()
+        super().__init__([gate.shape[0] for gate in gates])
+        self._network, self._ledger, self._model, self._measure = network, ledger, model, measure
+        paths = {module: path for path, module in model.named_modules()}
+        ends = np.cumsum(self.sizes).tolist()
+        # Name of each gated tensor -> its filters among all.
+        self._filters = {
+            tensor_name(paths[module], tensor): slice(end - size, end)
+            for gate, end, size in zip(gates, ends, self.sizes, strict=True)
+            for module, tensor in gate.tensors
+        }
         # The channel that each filter makes; none where a layer is not followed.
-        self._made = [places[path].outputs if path in places else None for path in gates.paths]
+        self._made = [network.by_path[g.path][0].outputs if g.path in network.by_path else None for g in gates]
         self._writers = torch.zeros(network.count, dtype=torch.double)
         for made in self._made:
             if made is not None:
                 self._writers[made] += 1.0
         self._values = self._read()
-        alive = self._removal([np.ones(size, np.bool_) for size in gates.sizes])
+        alive = self._removal([np.ones(size, np.bool_) for size in self.sizes])
         self._fixed = whole - ledger.total(replace(alive, gone=torch.zeros_like(alive.gone)), measure)
 
     def now(self) -> FilterCost:
@@ -191,17 +175,14 @@ class FilterCost(JointCost):
         return self.total(alive)
 
     def _removal(self, alive: Sequence[Array]) -> Removal:
-        return decide(self._network, self._values.with_alive(torch.from_numpy(np.concatenate(alive))))
+        self._values.alive = torch.from_numpy(np.concatenate(alive))
+        return decide(self._network, self._values)
 
     def _read(self) -> Foreseen:
-        named = zip(self._gates.tensors, self._gates.slices(), strict=True)
-        return Foreseen(self._behind_gate, {name: of for names, of in named for name in names})
+        return Foreseen(self._behind_gate, self._filters)
 
     def _behind_gate(self, name: str) -> Tensor:
         path, _, tensor = name.rpartition(".")
         module = self._model.get_submodule(path)
-        if parametrize.is_parametrized(module, tensor):
-            return raw_parameter(module, tensor)
-        found = getattr(module, tensor)
-        assert isinstance(found, Tensor)
-        return found
+        gated = parametrize.is_parametrized(module, tensor)
+        return raw_parameter(module, tensor) if gated else named_tensor(module, tensor)

@@ -22,8 +22,8 @@ from softprune.goals.base import Goal
 from softprune.goals.scan import Array
 from softprune.methods.base import Method
 from softprune.methods.transforms import Target
-from softprune.structure.gates import IMPORTANCE, VECTOR, Gate, Gated, Importance, gated, learns_rank
-from softprune.structure.joint_cost import FilterCost, GatedFilters, JointCost, StoredUnits, SumOfUnits
+from softprune.structure.gates import IMPORTANCE, VECTOR, Gate, Gated, Importance, gated, learns_rank, tensor_name
+from softprune.structure.joint_cost import FilterCost, JointCost, StoredUnits, SumOfUnits
 from softprune.structure.network import follow
 from softprune.structure.removal import Ledger
 
@@ -71,7 +71,7 @@ class UnitKind(ABC):
     def managed(self, model: nn.Module) -> set[str]:
         """The names of the tensors that are managed unless a rule says otherwise."""
         return {
-            f"{path}.{VECTOR}" if path else VECTOR
+            tensor_name(path, VECTOR)
             for path, module in model.named_modules()
             if self._holds(module) and module._parameters.get(VECTOR) is not None
         }
@@ -115,7 +115,7 @@ class WeightKind(UnitKind):
     def computed(self, model: nn.Module) -> list[Place]:
         """Those that are parametrized, pruned by torch, or normalised by hooks."""
         return [
-            (_named(path, tensor), module, tensor)
+            (tensor_name(path, tensor), module, tensor)
             for path, module in model.named_modules()
             for tensor in weight_names(module)
             if tensor not in module._parameters
@@ -179,16 +179,10 @@ class FilterKind(UnitKind):
         def cost(goal: Goal, targets: Sequence[Target], others: Sequence[Target]) -> JointCost | None:
             if goal.measure is None:
                 return None
-            paths = {module: path for path, module in model.named_modules()}
-            sites = [_gated(gates, target) for target in targets]
-            filters = GatedFilters(
-                tuple(site.path for site in sites),
-                tuple(site.shape[0] for site in sites),
-                tuple(tuple(_named(paths[module], tensor) for module, tensor in site.tensors) for site in sites),
-            )
             whole = {"macs": costs.total_macs(), "params": params, "weights": costs.params}[goal.measure]
             ledger = Ledger(network, model, {row.name: row.macs for row in costs}, batch)
-            return FilterCost(network, ledger, model, filters, goal.measure, whole)
+            mine = [_gated(gates, target) for target in targets]
+            return FilterCost(network, ledger, model, mine, goal.measure, whole)
 
         return cost
 
@@ -211,7 +205,7 @@ class BlockKind(UnitKind):
     def joint_cost(self, model: nn.Module, goals: Sequence[Goal], gates: Sequence[Gated], example: Any) -> JointCostOf:
         params = sum(p.numel() for p in model.parameters())
         counts_macs = any(goal.measure == "macs" for goal in goals)
-        macs = profile(model, example, tensors=[_named(g.path, "weight") for g in gates]) if counts_macs else None
+        macs = profile(model, example, tensors=[tensor_name(g.path, "weight") for g in gates]) if counts_macs else None
 
         def cost(goal: Goal, targets: Sequence[Target], others: Sequence[Target]) -> JointCost | None:
             if goal.measure is None:
@@ -221,7 +215,7 @@ class BlockKind(UnitKind):
                 managed = sum(int(_block_sizes(_gated(gates, target)).sum()) for target in (*targets, *others))
                 return SumOfUnits(sizes, params - managed if goal.measure == "params" else 0.0)
             assert macs is not None
-            rows = [macs[_named(_gated(gates, target).path, "weight")] for target in targets]
+            rows = [macs[tensor_name(_gated(gates, target).path, "weight")] for target in targets]
             each = [size * (row.macs / row.params) for size, row in zip(sizes, rows, strict=True)]
             return SumOfUnits(each, macs.total_macs() - sum(row.macs for row in rows))
 
@@ -303,10 +297,6 @@ def _some(found: list[Gated], model: nn.Module, what: str) -> list[Gated]:
 def _gated(gates: Sequence[Gated], target: Target) -> Gated:
     """The gate whose importances a target is."""
     return next(g for g in gates if g.layer._modules.get(IMPORTANCE) is target.module)
-
-
-def _named(path: str, tensor: str) -> str:
-    return f"{path}.{tensor}" if path else tensor
 
 
 def _block_sizes(site: Gated) -> Array:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from softprune.structure import rules, rules_layout
-from softprune.structure.channels import Reader, Tape, Values, Walk, begin
+from softprune.structure.channels import Reader, Tape, Values, Walk
 from softprune.structure.program import Example, exported
+from softprune.structure.rules import RULES
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +41,13 @@ class Network:
     count: int  # how many numbers of channels there are
     tape: Tape  # what the channels hold
 
-    def again(self, path: str) -> list[Place]:
-        """All places of a layer that is used more than once."""
-        return self._repeated.get(path, [])
-
     @cached_property
-    def _repeated(self) -> dict[str, list[Place]]:
+    def by_path(self) -> dict[str, list[Place]]:
+        """All places of each layer, by its path."""
         found: dict[str, list[Place]] = {}
         for place in self.places:
             found.setdefault(place.reader.path, []).append(place)
-        return {path: places for path, places in found.items() if len(places) > 1}
+        return found
 
     @cached_property
     def listeners(self) -> list[Place]:
@@ -69,38 +68,14 @@ class Network:
         free[list(self.pins)] = False
         return free
 
-    def empties(self, gone: Tensor) -> bool:
-        """Whether a layer would be left without inputs or without outputs."""
-        channels, side_of, count = self._sides
-        kept = (~gone[channels]).double()
-        return bool((torch.bincount(side_of, kept, minlength=count) == 0).any())
-
     @cached_property
-    def _sides(self) -> tuple[Tensor, Tensor, int]:
+    def sides(self) -> tuple[Tensor, Tensor, int]:
+        """The channels of both sides of all places, which side each belongs to, and the number of sides."""
         sides = [side for place in self.places for side in place.sides]
         lengths = torch.tensor([len(side) for side in sides], dtype=torch.int64)
         if not sides:
             return lengths, lengths, 0
         return torch.cat(sides), torch.arange(len(sides)).repeat_interleave(lengths), len(sides)
-
-    def first_places(self) -> dict[str, Place]:
-        """Each layer once, by its path."""
-        found: dict[str, Place] = {}
-        for place in self.places:
-            found.setdefault(place.reader.path, place)
-        return found
-
-
-def network(walk: Walk) -> Network:
-    """Once all is joined that belongs together."""
-    channels = walk.channels
-    stands_for = torch.tensor([channels.find(c) for c in range(channels.count)], dtype=torch.int64)
-    places = tuple(Place(r, stands_for[list(r.inputs)], stands_for[list(r.outputs)]) for r in walk.readers)
-    pools = tuple((stands_for[list(of)], each) for of, each in walk.pools)
-    return Network(places, pools, channels.pins(), channels.count, walk.tape)
-
-
-RULES = {**rules.ELEMENTWISE, **rules_layout.RULES, **rules.LAYERS}
 
 
 @torch.no_grad()
@@ -111,7 +86,9 @@ def follow(model: nn.Module, example: Example) -> Network:
         ValueError: if torch.export cannot follow the module.
     """
     program = exported(model, example)
-    walk = begin(model, program)
+    kinds = (InputKind.PARAMETER, InputKind.BUFFER)
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind in kinds]
+    walk = Walk(model, {spec.arg.name: str(spec.target) for spec in specs})  # type: ignore[union-attr]
     for node in program.graph.nodes:
         if node.op == "output":
             for one in node.all_input_nodes:
@@ -119,24 +96,21 @@ def follow(model: nn.Module, example: Example) -> Network:
                     walk.channels.pin(walk.flows[one].channels, "an output of the network")
         elif node.op == "call_function":
             _step(walk, node)
-    return network(walk)
+    channels = walk.channels
+    stands_for = torch.tensor([channels.find(c) for c in range(channels.count)], dtype=torch.int64)
+    places = tuple(Place(r, stands_for[list(r.inputs)], stands_for[list(r.outputs)]) for r in walk.readers)
+    pools = tuple((stands_for[list(of)], each) for of, each in walk.pools)
+    return Network(places, pools, channels.pins(), channels.count, walk.tape)
 
 
 def _step(walk: Walk, node: Node) -> None:
-    made = node.meta.get("val")
     if node.target is operator.getitem:
         # The first result of a norm; of other operations with several results nothing is followed.
-        source = node.args[0]
-        if node.args[1] == 0 and source in walk.flows:
-            walk.flows[node] = walk.flows[source]  # type: ignore[index]
+        flow = walk.flow(node.args[0]) if node.args[1] == 0 else None
+    elif isinstance(node.meta.get("val"), Tensor | tuple | list):  # else a size, or a check of sizes
+        flow = RULES.get(str(node.target), Walk.stay)(walk, node)
+    else:
         return
-    if not isinstance(made, Tensor | tuple | list):
-        return  # a size, or a check of sizes
-    rule = RULES.get(str(node.target))
-    if rule is None:
-        walk.stay(node)
-        return
-    flow = rule(walk, node)
     if flow is not None:
         walk.flows[node] = flow
 
@@ -183,8 +157,9 @@ def _replaceable(network: Network, place: Place, constants: list[Tensor]) -> Ten
     reader = place.reader
     mine = constants[reader.constant]
     same = ~mine.isnan()
-    for other in network.again(reader.path):
-        same = same & (constants[other.reader.constant] == mine)
+    for other in network.by_path[reader.path]:
+        if other is not place:
+            same = same & (constants[other.reader.constant] == mine)
     return same if reader.exact else same & (mine == 0)
 
 
@@ -208,7 +183,8 @@ def _keep_groups_equal(network: Network, gone: Tensor) -> None:
 
 def _keep_one(network: Network, gone: Tensor) -> None:
     """A layer cannot be empty: one of its channels stays."""
-    if not network.empties(gone):
+    channels, side_of, count = network.sides
+    if bool(torch.bincount(side_of, (~gone[channels]).double(), minlength=count).all()):
         return
     for place in network.places:
         for side in place.sides:
@@ -235,10 +211,8 @@ def left_over(network: Network, values: Values, removal: Removal) -> Iterator[Le
         for norm in norms:
             if torch.equal(norm.inputs, place.outputs) and list(norm.reader.inputs) == list(place.reader.outputs):
                 dead |= _silent(values, norm)
-        counts: dict[str, int] = {}
-        for channel in place.outputs[dead & ~removal.gone[place.outputs]].tolist():
-            why = _why(network, channel, removal)
-            counts[why] = counts.get(why, 0) + 1
+        staying = place.outputs[dead & ~removal.gone[place.outputs]].tolist()
+        counts = Counter(_why(network, channel, removal) for channel in staying)
         yield from (Left(place.reader.path, count, why) for why, count in counts.items())
 
 

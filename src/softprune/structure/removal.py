@@ -29,15 +29,11 @@ class _Line:
 class Ledger:
     """Counts what is left of the layers that channels are followed through, and of average pools.
 
-    Args:
-        network: the layers.
-        model: that they are of.
-        macs: name of a weight -> multiply-adds of all its uses.
-        batch: samples that they were counted for.
+    ``macs`` are the multiply-adds of all uses of each weight, by name, counted for ``batch`` samples.
     """
 
     def __init__(self, network: Network, model: nn.Module, macs: Mapping[str, int], batch: int) -> None:
-        self._lines = [_line(place, model, macs) for place in network.first_places().values()]
+        self._lines = [_line(place, model, macs) for place, *_ in network.by_path.values()]
         lines, numbers = self._lines, torch.arange(len(self._lines))
         sides = [[line.place.sides[side] for line in lines] for side in (0, 1)]
         self._channels = [torch.cat(side) for side in sides]
@@ -62,7 +58,7 @@ class Ledger:
         return round(float((weights * self._uses).sum() + self._averaged[~removal.gone[self._pooled]].sum()))
 
     def prices(self, removal: Removal, measure: str) -> Tensor:
-        """What each channel adds to the total by itself, as wide as the layers are."""
+        """What each channel adds to the total at the layers' present widths."""
         inputs, outputs = self._widths(removal)
         factor = self._uses if measure == "macs" else 1.0
         read = torch.where(self._alone, 0.0, outputs * self._taps / self._groups) * factor
@@ -83,11 +79,10 @@ class Ledger:
         ]
 
     def _inputs_each(self, inputs: Tensor) -> Tensor:
-        """The inputs that each output of a layer has."""
         return torch.where(self._alone, 1.0, inputs / self._groups)
 
     def _new_biases(self, removal: Removal) -> Tensor:
-        """Where constants that go are taken over by a bias that was not there."""
+        """1 for each layer that gets a bias, which takes over constants of removed inputs."""
         new = [line.own == 0 and line.taps > 0 and taken_over(line.place, removal) is not None for line in self._lines]
         return torch.tensor(new, dtype=torch.double)
 
@@ -103,36 +98,26 @@ def _line(place: Place, model: nn.Module, macs: Mapping[str, int]) -> _Line:
     return _Line(place, taps, reader.groups, own, uses, alone=reader.depthwise)
 
 
-# Foreseen values: those of a network some of whose filters will be zero as a whole, by a gate on each.
-
-
 class Foreseen(Values):
-    """What the layers would hold with these filters alive. A weight that no gate closes counts as not zero.
+    """What the layers would hold with only some filters ``alive``. A weight that no gate closes counts as not zero.
 
     Weights are looked at in the rare case that all inputs of a group are constants; else the cost is that of a few
-    operations on vectors as long as a layer is wide.
-
-    Args:
-        read: a parameter or buffer by its name, as it is behind its gate.
-        gates: name of a gated tensor -> which of all units are its own.
+    operations on vectors as long as a layer is wide. ``read`` gets a parameter or buffer by its name, as it is behind
+    its gate; ``gates`` maps the names of gated tensors to their filters among all.
     """
 
     def __init__(self, read: Callable[[str], Tensor], gates: Mapping[str, slice]) -> None:
         self._read = read
         self._gates = gates
         self._held: dict[str, Tensor] = {}
-        self.alive = torch.zeros(0, dtype=torch.bool)
-
-    def with_alive(self, alive: Tensor) -> Foreseen:
-        """The same with these units alive, one bool each."""
-        self.alive = alive
-        return self
+        self.alive = torch.zeros(0, dtype=torch.bool)  # one for each filter
 
     def held(self, name: str) -> Tensor:
         if name not in self._held:
             found = self._read(name).detach().cpu().double()
-            # A gated number may be 0 just now, as where the scale of a last norm starts there; it will not stay.
-            self._held[name] = torch.where(found == 0, 1.0, found) if self._scales(name) else found
+            # A gated weight may be 0 for now, as where the scale of a last norm starts there; it will not stay so.
+            gated = name in self._gates and name.endswith("weight")
+            self._held[name] = torch.where(found == 0, 1.0, found) if gated else found
         found, gate = self._held[name], self._gates.get(name)
         if gate is None:
             return found
@@ -157,6 +142,3 @@ class Foreseen(Values):
                 answer = torch.where(answer.isnan(), answer, made)
         gate = self._gates.get(f"{reader.path}.weight")
         return answer if gate is None else torch.where(self.alive[gate], answer, 0.0)
-
-    def _scales(self, name: str) -> bool:
-        return name in self._gates and name.endswith("weight")
