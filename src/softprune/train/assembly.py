@@ -53,24 +53,13 @@ class Assembly:
 
 
 def open_source(config: RunConfig) -> Source:
-    """The data of a configuration."""
     return open_data(**config.data.model_dump())
 
 
 def assemble(
     config: RunConfig, source: Source, processes: Processes, *, weights: Mapping[str, Tensor] | None = None
 ) -> Assembly:
-    """Build everything; initial weights that are not given depend on the seed alone.
-
-    Args:
-        config: of the run.
-        source: its data, which are asked for a sample's shape and their number of steps.
-        processes: where and among how many this one runs.
-        weights: what the network begins with; None for random ones, also where a checkpoint will replace them.
-
-    Raises:
-        ValueError: for weights that are not of this network, and whatever else cannot work.
-    """
+    """Build everything. Without `weights` the network begins with random ones, which depend on the seed alone."""
     config = stretch(config)
     # All three, since a model or data of a user's own may draw from any of them.
     random.seed(config.seed)
@@ -120,13 +109,11 @@ def sparsify_arguments(config: RunConfig, model: nn.Module, example: Tensor) -> 
     """What `sparsify` and `plan` are given beside model and method: units, rules, and the goal or budget of the run."""
     skip, rules = [parse_match(text) for text in config.skip], [rule.build() for rule in config.rules]
     found = {"units": config.units.build(), "skip": skip, "rules": rules}
-    if config.goal is None:
-        return found
-
-    def costs() -> Profile:
-        return profile(model, example, tensors=managed_names(model, skip=skip, rules=rules))
-
-    return {**found, **config.goal.arguments(costs)}
+    if config.goal is not None:
+        found |= config.goal.arguments(
+            lambda: profile(model, example, tensors=managed_names(model, skip=skip, rules=rules))
+        )
+    return found
 
 
 def proposed(
@@ -151,7 +138,6 @@ def proposed(
 
 
 def make_optimizer(config: RunConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """The optimizer of a configuration on these parameter groups."""
     given = config.optimizer
     if given.name == "sgd":
         return torch.optim.SGD(groups, lr=given.lr, momentum=given.momentum, nesterov=given.nesterov)
@@ -163,15 +149,10 @@ def _groups(
     config: RunConfig, model: nn.Module, sparsifier: Sparsifier | None, threshold_decay: float | None
 ) -> list[dict[str, Any]]:
     given = config.optimizer
+    decays: dict[str, Any] = {"weight_decay": given.weight_decay, "norm_decay": given.norm_decay}
     if sparsifier is None:
-        decay, norm = given.weight_decay, given.norm_decay
-        return param_groups(model, [], weight_decay=decay, norm_decay=norm, threshold_decay=0.0)
-    return sparsifier.param_groups(
-        weight_decay=given.weight_decay,
-        norm_decay=given.norm_decay,
-        threshold_decay=threshold_decay,
-        importance_decay=given.importance_decay,
-    )
+        return param_groups(model, [], threshold_decay=0.0, **decays)
+    return sparsifier.param_groups(threshold_decay=threshold_decay, importance_decay=given.importance_decay, **decays)
 
 
 def _wrap(
@@ -212,13 +193,8 @@ _SHOWN = 8
 def load_weights_(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> nn.Module:
     """Put weights into a network that is not managed yet; all of them fit, or none is changed.
 
-    Args:
-        model: the network.
-        weights: by the network's own names, or by these with DataParallel's ``module.`` in front.
-        origin: what an error calls them.
-
-    Raises:
-        ValueError: with the names that are missing, that the network does not have, and whose shapes differ.
+    Their names may have DataParallel's ``module.`` in front. A ValueError, which calls them the weights of `origin`,
+    has the names that are missing, that the network does not have, and whose shapes differ.
     """
     model.load_state_dict(fitting(model, weights, origin=origin))
     return model

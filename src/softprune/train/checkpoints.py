@@ -31,7 +31,7 @@ class Checkpoints:
         self.folder, self.keep = folder, keep
 
     def save(self, parts: Assembly, progress: Mapping[str, Any], *, best: bool = False) -> Path:
-        """Write the state of the run. Every process takes part in gathering it, the first one writes."""
+        """Gather the state from all processes; the first one writes it."""
         tensors, facts = _collect(parts)
         facts |= {"format": FORMAT, "version": VERSION, "progress": dict(progress)}
         path = self.folder / (BEST if best else _regular_name(progress["step"]))
@@ -54,14 +54,9 @@ class Checkpoints:
         return [path for _, path in sorted(found)]
 
     def newest(self, notes: list[str], unreadable: list[Path] | None = None) -> Checkpoint | None:
-        """The newest checkpoint that can be read; None if there is no file at all.
+        """The newest checkpoint that can be read; None if there is no file, a ValueError if none can be read.
 
-        Args:
-            notes: gets what is wrong with newer ones.
-            unreadable: gets their files, for `set_aside`.
-
-        Raises:
-            ValueError: if there are files and none of them can be read.
+        What is wrong with newer ones is added to `notes`, their files to `unreadable`, for `set_aside`.
         """
         files, problems = self.regular(), []
         for path in reversed(files):
@@ -146,14 +141,15 @@ def restore(parts: Assembly, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     """Put a run back to where the checkpoint was made."""
     if parts.sparsifier is not None:
         parts.sparsifier.load_state_dict(facts["sparsifier"])
-    _load(parts.model, tensors, "model.")
+    load_(parts.model, tensors, "model.")
     if parts.average is not None:
-        _load(parts.average, tensors, "average.")
+        load_(parts.average, tensors, "average.")
     for name, parameter in _named(parts):
         prefix = f"optimizer.{name}."
         state: dict[str, Any] = dict(facts["optimizer"].get(name, {}))
-        for key in (k for k in tensors if k.startswith(prefix)):
-            value = tensors[key]
+        for key, value in tensors.items():
+            if not key.startswith(prefix):
+                continue
             # Momentum and the like have the parameter's shape and lie where it lies; step counters do not.
             if value.shape == parameter.shape:
                 value = placed_like(value.to(parameter.device), parameter)
@@ -164,17 +160,13 @@ def restore(parts: Assembly, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     _set_random(facts["random"], parts.processes)
 
 
-def restore_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, average: bool) -> None:
-    """Put the weights of a checkpoint into a model that is managed as it was then."""
-    _load(model, tensors, weights_prefix(average=average))
-
-
 def weights_prefix(*, average: bool) -> str:
     """What the names of the weights to evaluate begin with in a checkpoint."""
     return "average.module." if average else "model."
 
 
-def _load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
+def load_(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    """Put the tensors whose names begin with the prefix into a module that is managed as it was then."""
     mine = module.state_dict()
     given = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
     module.load_state_dict({k: placed_like(t, mine[k]) if k in mine else t for k, t in given.items()})
@@ -187,7 +179,6 @@ def _named(parts: Assembly) -> list[tuple[str, nn.Parameter]]:
 
 
 def _gather_random(processes: Processes) -> list[dict[str, Any]]:
-    """The random state of every process, as JSON."""
     numpy_state = np.random.get_state(legacy=False)
     assert isinstance(numpy_state, dict)
     inner = numpy_state["state"]

@@ -21,7 +21,7 @@ from softprune.nn.catalog import build, example_shape
 from softprune.nn.low_rank import take_ranks_
 from softprune.records import CONFIG
 from softprune.train.assembly import Assembly, assemble, fitting, load_weights_, open_source, sparsify_arguments
-from softprune.train.checkpoints import BEST, Checkpoint, Checkpoints, read_checkpoint, restore_weights, weights_prefix
+from softprune.train.checkpoints import BEST, Checkpoint, Checkpoints, load_, read_checkpoint, weights_prefix
 from softprune.train.config import RunConfig
 from softprune.train.data.datasets import DATA_SETS
 from softprune.train.data.source import Epoch, Source
@@ -45,12 +45,10 @@ def evaluate_run(folder: Path, *, best: bool = False, trust: bool = False) -> tu
 
 
 def bake_run(folder: Path, out: Path, *, best: bool = False, trust: bool = False) -> Budget | None:
-    """Write the plain weights of a run to a safetensors file; the arguments are those of `evaluate_run`.
+    """Write the plain weights of a run to a safetensors file; returns their budget, None for a dense run.
 
-    The keys are those of the untouched network. Of ranks that were learnt they are those of the folded one.
-
-    Returns:
-        The budget of what was written; None for a dense run.
+    The keys are those of the untouched network, or of the folded one where ranks were learnt. Further arguments are
+    those of `evaluate_run`.
     """
     with join_processes() as processes:
         parts, _ = _load(folder, processes, best=best, trust=trust)
@@ -86,7 +84,7 @@ def _load(folder: Path, processes: Processes, *, best: bool, trust: bool) -> tup
     parts = assemble(config, source, processes)
     if parts.sparsifier is not None:
         parts.sparsifier.load_state_dict(facts["sparsifier"])
-    restore_weights(parts.model, tensors, average=parts.average is not None)
+    load_(parts.model, tensors, weights_prefix(average=parts.average is not None))
     if parts.average is not None and parts.sparsifier is not None:
         parts.sparsifier.solve()  # what was averaged since the last epoch has a total of its own
     return parts, source
@@ -120,17 +118,10 @@ class PlainNetwork:
 def plain_network(
     where: Path, *, best: bool = False, model: str | None = None, shape: str | None = None, trust: bool = False
 ) -> PlainNetwork:
-    """The network of a run folder, or of a file of weights.
+    """The network of a run folder, or of a file of weights: safetensors, or a state dict of torch.save.
 
-    Args:
-        where: a run folder; or a safetensors file such as `softprune bake` writes, or a state dict of torch.save.
-        best: of a run the checkpoint of the best epoch, not the last one.
-        model: for a file: the network, as `softprune profile` takes it.
-        shape: for a file: one input, such as "1,3,224,224"; not needed for networks of the catalog.
-        trust: import and call the code that the configuration of a run names.
-
-    Raises:
-        ValueError: if there is no such run, checkpoint, file or network, or the weights are of another network.
+    A run is read as by `evaluate_run`. A file needs the name of its network, as `softprune profile` takes it, and of
+    one that is not in the catalog the shape of an input, such as "1,3,224,224".
     """
     if (where / CONFIG).is_file():
         if model is not None or shape is not None:
@@ -173,16 +164,8 @@ def initial_weights(config: RunConfig) -> dict[str, Tensor] | None:
 def read_weights(where: str | Path, *, wanted_by: RunConfig | None = None) -> dict[str, Tensor]:
     """The plain weights of a file or of a run folder, on the CPU; what is there may come from a stranger.
 
-    No file is unpickled beyond tensors and numbers, and no code that a run folder names is imported.
-
-    Args:
-        where: a safetensors file, such as one that ``softprune bake`` wrote; a file of torch.save with a state dict, or
-            with one under "state_dict"; or a run folder, whose last whole checkpoint is taken as ``softprune bake``
-            would write it, with the keys of the network before ranks are folded.
-        wanted_by: the run that begins with them, on whose network the zeros of a run folder are worked out.
-
-    Raises:
-        ValueError: if there is nothing there, or something else.
+    A file is a safetensors file, or one of torch.save with a state dict, also under "state_dict"; nothing is unpickled
+    beyond tensors and numbers. Run folders and `wanted_by` are those of `plain_weights`.
     """
     path = Path(where).expanduser()
     if (path / CONFIG).is_file():
@@ -193,19 +176,13 @@ def read_weights(where: str | Path, *, wanted_by: RunConfig | None = None) -> di
 
 
 def plain_weights(folder: Path, *, wanted_by: RunConfig | None = None) -> dict[str, Tensor]:
-    """The weights of the last whole checkpoint, on the CPU; every process may ask by itself.
+    """The weights of the last whole checkpoint of a run, on the CPU; every process may ask by itself.
 
     The keys are those of the untouched network, also where ranks were learnt: another run may begin with them.
 
-    No code that the folder names is imported or called. The zeros are worked out on the network of the run that wants
-    the weights, and no data are opened but those of that run, where the folder names data that are not in the catalog.
-
-    Args:
-        folder: a run folder; it may come from a stranger.
-        wanted_by: the run that will begin with them; None for the network of the folder, which names no code then.
-
-    Raises:
-        ValueError: if there is no whole checkpoint, or it is of another network.
+    No code that the folder names is imported or called. The zeros are worked out on the network of `wanted_by`, the
+    run that begins with the weights, and no data are opened but those of that run, where the folder names data that
+    are not in the catalog. Without `wanted_by` the folder's own network is taken, and a folder that names code refused.
     """
     config = _config(folder, trust=wanted_by is not None)
     if wanted_by is not None:
@@ -217,17 +194,14 @@ def plain_weights(folder: Path, *, wanted_by: RunConfig | None = None) -> dict[s
     model = build(config.model.name, config.model.args)
     raw = {_MANAGED.sub(r".\1", key.removeprefix(prefix)): value for key, value in tensors.items()}
     fitting(model, {key: raw[key] for key in model.state_dict() if key in raw}, origin=str(folder))
-    known = DATA_SETS.get(config.data.name)
-    if known is None:
-        shape = open_source(wanted_by or config).example_shape
-    else:
-        shape = known.example_shape(image_size=config.data.image_size)
+    known, size = DATA_SETS.get(config.data.name), config.data.image_size
+    shape = known.example_shape(image_size=size) if known else open_source(wanted_by or config).example_shape
     example = torch.zeros(shape)
     # The method is that of the checkpoint: the configuration may have left s_init to be proposed.
     method, wanted = from_config(facts["sparsifier"]["method"]), sparsify_arguments(config, model, example)
     sparsifier = sparsify(model, method, example=example, seed=config.seed, **wanted)
     sparsifier.load_state_dict(facts["sparsifier"])
-    restore_weights(model, tensors, average=config.ema is not None)
+    load_(model, tensors, prefix)
     if config.ema is not None:
         sparsifier.solve()
     return dict(bake(model, fold=False).state_dict())

@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softprune.nn.catalog import load_factory
@@ -38,23 +37,19 @@ _MOST_PARAMS, _MOST_METRICS, _LONGEST_PARAM = 100, 1000, 500
 
 
 def open_loggers(config: LogConfig) -> dict[str, Observer]:
-    """The loggers by their names; nothing is written and no service called yet.
-
-    Raises:
-        ImportError: if a package is missing, with the command that installs it.
-        ValueError: if a factory of your own cannot be found.
-        TypeError: if what it returns is not an observer.
-    """
+    """The loggers by their names; refuses what is not installed, and nothing is written and no service called yet."""
     found: dict[str, Observer] = {}
     if config.tensorboard:
-        _require("tensorboard")
         found["tensorboard"] = TensorBoardLogger()
     if config.wandb is not None:
-        _require("wandb")
         found["wandb"] = ServiceLogger(WANDB_FILE, Wandb(config.wandb))
     if config.mlflow is not None:
-        _require("mlflow")
         found["mlflow"] = ServiceLogger(MLFLOW_FILE, Mlflow(config.mlflow))
+    for package in found:
+        module = find_spec(package)
+        # A folder of that name, as W&B leaves behind where it ran, looks like a package without a file.
+        if module is None or module.origin is None:
+            raise ImportError(f'log.{package} needs the package {package}: pip install "softprune[{package}]"')
     for name in config.own:
         made = load_factory(name)()
         if not isinstance(made, Observer):
@@ -66,21 +61,12 @@ def open_loggers(config: LogConfig) -> dict[str, Observer]:
     return found
 
 
-def _require(package: str) -> None:
-    found = find_spec(package)
-    # A folder of that name, as W&B leaves behind where it ran, looks like a package without a file.
-    if found is None or found.origin is None:
-        raise ImportError(f'log.{package} needs the package {package}: pip install "softprune[{package}]"')
-
-
 def metric_scalars(metrics: Row) -> dict[str, float]:
-    """The values of a line of metrics.jsonl."""
     group = _GROUPS[str(metrics["kind"])]
     return {f"{group}/{key}": value for key, value in _values(metrics)}
 
 
 def layer_scalars(rows: Sequence[Row]) -> dict[str, float]:
-    """The values of the lines of an epoch in layers.csv."""
     return {f"{key}/{row['name']}": value for row in rows for key, value in _values(row)}
 
 
@@ -120,51 +106,11 @@ class TensorBoardLogger(Observer):
             self._writer.add_scalar(tag, value, global_step=step)
 
 
-# Services, which cannot forget what they were told.
-
-
-class ServiceRun:
-    """Which run of a service belongs to a run folder, and which lines of metrics.jsonl it has.
-
-    A continued run logs again what came after its checkpoint, the same values bit for bit. Lines that the service has
-    are passed over, so that each is there once.
-
-    Args:
-        file: in the run folder, where this is remembered.
-        beginning: of the run, or of its continuation.
-    """
-
-    def __init__(self, file: Path, beginning: Beginning) -> None:
-        self._file = file
-        self.id: str | None = None
-        self.line = beginning.kept
-        self._sent = 0
-        if file.is_file():
-            remembered = parse_json(read_text(file), str(file))
-            require_format(remembered, FORMAT, version=VERSION, origin=str(file))
-            self.id = remembered["id"]
-            self._sent = max(beginning.logged, remembered["sent"])
-
-    def remember(self, run_id: str) -> None:
-        """Write down the run's id in the service. Once is enough: lines that follow are counted by metrics.jsonl."""
-        self.id = run_id
-        facts = {"format": FORMAT, "version": VERSION, "id": run_id, "sent": self._sent}
-        write_text(self._file, json.dumps(facts, indent=2) + "\n")
-
-    def is_news(self) -> bool:
-        """Count the next line; whether the service does not have it yet."""
-        self.line += 1
-        return self.line > self._sent
-
-
 class ServiceLogger(Observer):
-    """Sends every line of metrics.jsonl once, those of an epoch with the values of its layers.
+    """Sends every line of metrics.jsonl once to a service, those of an epoch with the values of its layers.
 
-    A continued run goes on in the same run of the service; what is there already is not sent again.
-
-    Args:
-        file: in the run folder, where the run of the service is remembered.
-        service: which is sent the values.
+    A continued run goes on in the same run of the service, whose id is in `file`, in the run folder. It logs again what
+    came after its checkpoint, the same values bit for bit; lines that the service has are passed over.
     """
 
     def __init__(self, file: str, service: Wandb | Mlflow) -> None:
@@ -172,8 +118,15 @@ class ServiceLogger(Observer):
         self._layers: dict[str, float] = {}
 
     def on_begin(self, beginning: Beginning) -> None:
-        self._run = ServiceRun(beginning.folder / self._file, beginning)
-        self._service.open(beginning, self._run)
+        file, known = beginning.folder / self._file, None
+        self._line, self._sent = beginning.kept, 0
+        if file.is_file():
+            remembered = parse_json(read_text(file), str(file))
+            require_format(remembered, FORMAT, version=VERSION, origin=str(file))
+            known, self._sent = remembered["id"], max(beginning.logged, remembered["sent"])
+        facts = {"format": FORMAT, "version": VERSION, "id": self._service.open(beginning, known), "sent": self._sent}
+        # Once is enough: lines that follow are counted by metrics.jsonl.
+        write_text(file, json.dumps(facts, indent=2) + "\n")
 
     def on_layers(self, rows: Sequence[Row]) -> None:
         self._layers = layer_scalars(rows)
@@ -182,8 +135,9 @@ class ServiceLogger(Observer):
         values = metric_scalars(metrics)
         if metrics["kind"] == "epoch":
             values, self._layers = {**values, **self._layers}, {}
-        if self._run.is_news():
-            self._service.send(metrics, values, line=self._run.line)
+        self._line += 1
+        if self._line > self._sent:
+            self._service.send(metrics, values, line=self._line)
 
     def on_end(self, ending: Ending) -> None:
         self._service.close(ending)
@@ -195,24 +149,25 @@ class Wandb:
     def __init__(self, config: WandbConfig) -> None:
         self._config = config
 
-    def open(self, beginning: Beginning, known: ServiceRun) -> None:
+    def open(self, beginning: Beginning, known: str | None) -> str:
+        """Go on with the run of this id, or begin one; returns its id."""
         import wandb
 
         self._run = wandb.init(
             project=self._config.project,
             entity=self._config.entity,
             mode=self._config.mode,
-            id=known.id or secrets.token_hex(4),
+            id=known or secrets.token_hex(4),
             resume="allow",
             name=beginning.folder.resolve().name,
             config=beginning.config.model_dump(mode="json"),
             dir=str(beginning.folder),
             reinit="create_new",  # a run of the program around us stays as it is
         )
-        known.remember(self._run.id)
         # Its own counter of lines must rise, and steps do not: a step and the epoch it ends share a number.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
+        return self._run.id
 
     def send(self, metrics: Row, values: Mapping[str, float], *, line: int) -> None:
         self._run.log({"step": metrics["step"], "epoch": metrics["epoch"], **values}, step=line)
@@ -227,14 +182,14 @@ class Mlflow:
     def __init__(self, config: MlflowConfig) -> None:
         self._config = config
 
-    def open(self, beginning: Beginning, known: ServiceRun) -> None:
+    def open(self, beginning: Beginning, known: str | None) -> str:
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
         # The client and not mlflow.start_run(): it leaves the runs of the program around us alone.
         self._client = client = MlflowClient(self._config.tracking_uri)
-        if known.id is not None:
-            self._id = known.id
+        if known is not None:
+            self._id = known
             client.update_run(self._id, status="RUNNING")
         else:
             name = self._config.experiment
@@ -245,7 +200,7 @@ class Mlflow:
             params = [Param(key, str(value)[:_LONGEST_PARAM]) for key, value in settings]
             for start in range(0, len(params), _MOST_PARAMS):
                 client.log_batch(self._id, params=params[start : start + _MOST_PARAMS])
-        known.remember(self._id)
+        return self._id
 
     def send(self, metrics: Row, values: Mapping[str, float], *, line: int) -> None:
         from mlflow.entities import Metric

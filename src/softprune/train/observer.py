@@ -76,11 +76,8 @@ class Fanout(Observer):
     """The observer of a run and its loggers, as one observer.
 
     What the observer raises ends the run. A logger that cannot begin does too, since nothing is lost yet. Later it does
-    not: if a service is out of reach after days of training, this is told once, and the logger left out from then on.
-
-    Args:
-        observer: who is told about loggers that fail.
-        loggers: by the name to tell.
+    not: if a service is out of reach after days of training, the observer is told its name once, and the logger left
+    out from then on.
     """
 
     def __init__(self, observer: Observer, loggers: Mapping[str, Observer]) -> None:

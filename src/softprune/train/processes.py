@@ -43,7 +43,7 @@ class Processes:
         return self.total(float(flag))[0] > 0
 
     def from_first(self, value: Any) -> Any:
-        """What the first process has, on every process."""
+        """The first process's value, on every process."""
         if self.world == 1:
             return value
         box = [value if self.first else None]
@@ -51,11 +51,7 @@ class Processes:
         return box[0]
 
     def on_first(self, act: Callable[[], object]) -> None:
-        """Let the first process act while the others wait; if it fails, all fail.
-
-        Raises:
-            ValueError: on the others, with the message of what was raised on the first.
-        """
+        """Let the first process act while the others wait; if it fails, they raise a ValueError with its message."""
         if not self.first:
             if (told := self.from_first(None)) is not None:
                 raise ValueError(told)
@@ -105,12 +101,9 @@ def run_and_leave(main: Callable[[], object], *, patience: float = 60.0) -> NoRe
     the interpreter down: exit handlers run, the processes meet, the group is destroyed, output is flushed.
 
     After a failure there is no meeting, for the others may never come to it: the traceback is printed, and the code
-    is the one the interpreter would have ended with, so that torchrun sees it and stops the others.
-
-    Args:
-        main: the program. A group it leaves behind is destroyed here.
-        patience: seconds to wait for the other processes after success. One that has died or takes longer changes
-            nothing about this process's code: its own work is done.
+    is the one the interpreter would have ended with, so that torchrun sees it and stops the others. After success the
+    others are waited for, `patience` seconds at most: one that has died or takes longer does not change this process's
+    code, whose own work is done.
     """
     code = _code_of(main)
     # As in the interpreter, an exit handler that fails has been reported and does not change the code.
@@ -126,7 +119,7 @@ def run_and_leave(main: Callable[[], object], *, patience: float = 60.0) -> NoRe
 
 
 def _code_of(main: Callable[[], object]) -> int:
-    """Run it; returns the exit code that the interpreter would give, after it has printed what went wrong."""
+    """The exit code that the interpreter would give, after it has printed what went wrong."""
     try:
         main()
     except SystemExit as end:

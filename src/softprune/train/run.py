@@ -35,12 +35,9 @@ class Outcome:
 
 
 def train(config: RunConfig, folder: Path, *, observer: Observer | None = None) -> Outcome:
-    """Train from the beginning, on as many processes as torchrun started.
+    """Train from the beginning into a new run folder, on as many processes as torchrun started.
 
-    Args:
-        config: of the run.
-        folder: a new run folder.
-        observer: who watches; called on the first process only.
+    The observer is called on the first process only.
     """
     return _go(config, folder, observer or Observer(), resume=False)
 
@@ -51,10 +48,7 @@ def resume(folder: Path, *, observer: Observer | None = None, trust: bool = Fals
     On the same machine, versions, thread count and number of processes the result is the same, bit for bit, as
     that of a run that was never stopped. With another number of processes it continues at the same step.
 
-    Args:
-        folder: the run folder.
-        observer: who watches; called on the first process only.
-        trust: import and call the code that the folder's configuration names.
+    With `trust` the code that the folder's configuration names is imported and called.
 
     Raises:
         ValueError: if none of its checkpoint files can be read, with the way to begin anew; nothing is changed then.
@@ -70,12 +64,8 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
     run = RunFolder(folder)
     loggers: dict[str, Observer] = {}
     with join_processes() as processes, ExitStack() as held:
-
-        def lock() -> None:
-            held.enter_context(locked(folder))
-
         if resume:
-            processes.on_first(lock)
+            processes.on_first(lambda: held.enter_context(locked(folder)))
         source = open_source(config)
         _refuse_small_batches(config, source, processes)
         if config.log.model_dump(exclude={"every_steps"}, exclude_defaults=True):  # with any logger
@@ -90,7 +80,7 @@ def _go(config: RunConfig, folder: Path, observer: Observer, *, resume: bool) ->
         parts = assemble(config, source, processes, weights=begun_with)
         if not resume:
             # After the assembly: what cannot work, such as weights of another network, leaves no folder behind.
-            processes.on_first(lock)
+            processes.on_first(lambda: held.enter_context(locked(folder)))
             processes.on_first(lambda: RunFolder.create(folder, config.dump(), seed=config.seed, world=processes.world))
         observers = Fanout(observer, loggers)
         trainer, logged = Trainer(parts, source, run=run, observer=observers), 0
@@ -138,10 +128,9 @@ def _restore(trainer: Trainer, found: Checkpoint | None, notes: list[str]) -> in
 
 def _refuse_small_batches(config: RunConfig, source: Source, processes: Processes) -> None:
     """Every process needs a sample in every part of every batch."""
-    least = processes.world * config.accumulate
     tail = 0 if config.drop_last else source.train_size % config.batch
-    smallest = min(config.batch, tail or config.batch)
-    if smallest < least:
+    smallest = tail or config.batch
+    if smallest < processes.world * config.accumulate:
         raise ValueError(
             f"a batch of {smallest} samples cannot be shared by {processes.world} processes with "
             f"accumulate={config.accumulate}: set drop_last=true, or another batch"

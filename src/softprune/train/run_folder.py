@@ -52,13 +52,8 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     trial was given to another one still holds it, so two never write to one run folder. File systems without locks,
     and systems without flock, have none of this.
 
-    Args:
-        folder: to hold.
-        patience: seconds to wait for whoever holds it.
-
     Raises:
-        BlockingIOError: if it is still held then, with who holds it since when. Nothing was changed.
-        ValueError: if the lock is not a regular file.
+        BlockingIOError: if it is still held after `patience` seconds, with who holds it since when.
     """
     folder.mkdir(parents=True, exist_ok=True)
     mine = (folder.resolve(), threading.get_ident())
@@ -108,7 +103,6 @@ def _take(file: int, folder: Path, patience: float) -> None:
 
 
 def _holder(file: int) -> dict[str, Any]:
-    """What the holder has written about itself; empty if it has not yet."""
     try:
         found = json.loads(os.pread(file, 4096, 0))
     except (OSError, ValueError, RecursionError):
@@ -137,7 +131,6 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config_text: str, *, seed: int, world: int) -> RunFolder:
-        """Make a new run folder. One that already holds a run is refused."""
         cls.refuse_taken(path)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
@@ -177,11 +170,10 @@ class RunFolder:
         return self.path / records.CHECKPOINTS
 
     def log(self, metrics: Row) -> None:
-        """Append one object to metrics.jsonl."""
         self._append(records.METRICS, json.dumps(dict(metrics)) + "\n")
 
     def log_layers(self, epoch: int, step: int, diagnoses: Sequence[Diagnosis], profile: Profile) -> list[Row]:
-        """Append one row per tensor to layers.csv; returns the rows, by column."""
+        """Append one row per tensor to layers.csv, and return them."""
         rows: list[Row] = [
             {"epoch": epoch, "step": step, **asdict(d), "macs": round(profile[d.name].macs * d.density)}
             for d in diagnoses
@@ -208,11 +200,10 @@ class RunFolder:
     def cut_back(self, step: int) -> None:
         """Forget what was logged after this step, and a line that was cut off while it was written.
 
-        Raises:
-            ValueError: naming a file that is not such a log, before any is changed.
+        A file that is not such a log is refused before any is changed.
         """
-        done = [(line, _step_of(line)) for line in self._lines(records.METRICS)]
-        kept = [line for line, at in done if at is not None and at <= step]
+        lines = self._lines(records.METRICS)
+        kept = [line for line in lines if (at := _step_of(line)) is not None and at <= step]
         columns = ",".join(records.LAYER_COLUMNS)
         header, *lines = self._lines(records.LAYERS) or [columns]
         if header != columns:
@@ -232,8 +223,7 @@ class RunFolder:
     def thresholds(self) -> dict[str, float]:
         """The threshold of every tensor in the last epoch of layers.csv."""
         try:
-            rows = csv.DictReader(self._lines(records.LAYERS))
-            return {row["name"]: float(row["alpha"]) for row in rows}
+            return {row["name"]: float(row["alpha"]) for row in csv.DictReader(self._lines(records.LAYERS))}
         except (KeyError, TypeError, ValueError, csv.Error) as error:
             problem = f"{self.path / records.LAYERS} has no columns name and alpha that can be read: {error}"
             raise ValueError(problem) from error

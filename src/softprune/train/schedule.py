@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from softprune.goals.base import restarted
@@ -24,15 +25,8 @@ def learning_rate(
         step      base_lr gamma^(number of milestones <= t)
 
     Per epoch t is the number of complete epochs: the paper's schedule, whose epochs 4 and 5 both run at base_lr.
-    Per step t counts in steps, and the 1 of the warm-up is one step.
-
-    Args:
-        schedule: the kind of schedule.
-        base_lr: the highest learning rate.
-        epoch: complete epochs, from 0.
-        step_in_epoch: complete optimizer steps of this epoch, from 0.
-        steps_per_epoch: optimizer steps in an epoch.
-        epochs: length of the run.
+    Per step t counts in steps, and the 1 of the warm-up is one step. `epoch` and `step_in_epoch` are those that are
+    complete.
 
     Example:
         >>> paper = ScheduleConfig(warmup_epochs=5, per="epoch")
@@ -62,11 +56,7 @@ def schedule_function(config: RunConfig, steps_per_epoch: int) -> Callable[[int]
     """The learning rate as a function of the global optimizer step, from 0.
 
     A method with rounds goes through the schedule in each of them. It can be passed as ``scheduler=`` to
-    `softprune.propose` and to `Sparsifier.attach`.
-
-    Args:
-        config: of the run; one with a ``length`` other than 1 is stretched first.
-        steps_per_epoch: optimizer steps in an epoch.
+    `softprune.propose` and to `Sparsifier.attach`. A ``length`` other than 1 is worked in first.
 
     Example:
         >>> rate = schedule_function(RunConfig.load("digits/str"), 20)
@@ -77,23 +67,17 @@ def schedule_function(config: RunConfig, steps_per_epoch: int) -> Callable[[int]
 
     @lru_cache(maxsize=None if run.schedule.per == "epoch" else 1)
     def rate_at(epoch: int, step_in_epoch: int) -> float:
-        return learning_rate(
-            run.schedule,
-            run.optimizer.lr,
-            epoch=epoch,
-            step_in_epoch=step_in_epoch,
-            steps_per_epoch=steps_per_epoch,
-            epochs=run.epochs,
-        )
+        place = {"epoch": epoch, "step_in_epoch": step_in_epoch, "steps_per_epoch": steps_per_epoch}
+        return learning_rate(run.schedule, run.optimizer.lr, epochs=run.epochs, **place)
 
     def rate(step: int) -> float:
         epoch, step_in_epoch = divmod(step, steps_per_epoch)
         return rate_at(epoch, 0 if run.schedule.per == "epoch" else step_in_epoch)
 
-    method = None if run.method is None else run.method.sketch
-    if method is None or method.goal_settings.rounds == 1:
+    settings = None if run.method is None else run.method.sketch.goal_settings
+    if settings is None or settings.rounds == 1:
         return rate
-    steps, settings = run.epochs * steps_per_epoch, method.goal_settings
+    steps = run.epochs * steps_per_epoch
     return restarted(rate, rounds=settings.rounds, total_steps=steps, later_from=settings.restart_at)
 
 
@@ -141,12 +125,9 @@ def _rate_sum(schedule: ScheduleConfig, epochs: int) -> float:
     """The sum of the learning rates for a highest one of 1, in epochs."""
     # Of a schedule per step more than 100 steps in an epoch change the sum by less than a thousandth.
     steps = 1 if schedule.per == "epoch" else 100
-    rates = (
-        learning_rate(schedule, 1.0, epoch=epoch, step_in_epoch=step, steps_per_epoch=steps, epochs=epochs)
-        for epoch in range(epochs)
-        for step in range(steps)
-    )
-    return math.fsum(rates) / steps
+    size = {"steps_per_epoch": steps, "epochs": epochs}
+    places = product(range(epochs), range(steps))
+    return math.fsum(learning_rate(schedule, 1.0, epoch=e, step_in_epoch=s, **size) for e, s in places) / steps
 
 
 def _round(value: float) -> int:

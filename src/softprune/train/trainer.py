@@ -29,7 +29,7 @@ from softprune.train.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Score:
-    """What a model does on the test data."""
+    """Of a model, on the test data."""
 
     accuracy: float
     loss: float
@@ -38,13 +38,7 @@ class Score:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, source: Source, parts: Assembly) -> Score:
-    """Accuracy and loss on the test data over all processes, in the precision and with the smoothing of the training.
-
-    Args:
-        model: in place of the one of the run.
-        source: the data.
-        parts: the assembled run.
-    """
+    """Accuracy and loss of a model on the test data over all processes, in the precision and smoothing of the run."""
     config, processes, training = parts.config, parts.processes, model.training
     model.eval()
     right = loss = samples = 0.0
@@ -63,7 +57,6 @@ def evaluate(model: nn.Module, source: Source, parts: Assembly) -> Score:
 
 
 def _place(inputs: Tensor, parts: Assembly) -> Tensor:
-    """Inputs on the device of this process, in the memory layout of the configuration."""
     inputs = inputs.to(parts.processes.device, non_blocking=True)
     if parts.config.channels_last and inputs.ndim == 4:
         inputs = inputs.to(memory_format=torch.channels_last)
@@ -71,7 +64,6 @@ def _place(inputs: Tensor, parts: Assembly) -> Tensor:
 
 
 def _autocast(parts: Assembly) -> AbstractContextManager[Any]:
-    """The precision of the configuration, for as long as it is entered."""
     if parts.config.precision == "fp32":
         return nullcontext()
     dtype = torch.float16 if parts.config.precision == "fp16" else torch.bfloat16
@@ -111,22 +103,16 @@ class Interruption:
 
 # One optimizer step on a global batch, whatever the parts and the processes it is split over.
 
-
 # Of the loss, in fp16. Below it small gradients vanish, and larger ones overflow as they would without a scale.
 LEAST_SCALE = 1.0
 
 
 def take_step(parts: Assembly, number: int, inputs: Tensor, labels: Tensor) -> float:
-    """Make a step, and return the mean loss over the samples of all processes.
+    """Make a step on this process's share of a batch; returns the mean loss over the samples of all processes.
 
     In fp16 gradients may overflow. Then nothing is moved: the loss scale is lowered and the same batch taken again.
-    So step n of a run always has the n-th batch and the n-th learning rate, and all that counts steps agrees.
-
-    Args:
-        parts: the assembled run.
-        number: steps of the run before this one.
-        inputs: this process's share of the batch.
-        labels: of these.
+    So step n of a run (`number`, from 0) always has the n-th batch and the n-th learning rate, and all that counts
+    steps agrees.
 
     Raises:
         FloatingPointError: when the loss is NaN or infinite, or gradients overflow however small the scale.
@@ -197,7 +183,6 @@ def _where_not_finite(parts: Assembly) -> str:
 
 # The training loop.
 
-
 Seen = TypeVar("Seen")
 
 
@@ -221,14 +206,7 @@ class Position:
 
 
 class Trainer:
-    """Runs the steps of an assembled run, and writes everything down.
-
-    Args:
-        parts: the assembled run.
-        source: the data.
-        run: the folder; only the first process writes to it.
-        observer: who watches.
-    """
+    """Runs the steps of an assembled run, and writes everything down; only the first process writes to the folder."""
 
     def __init__(self, parts: Assembly, source: Source, *, run: RunFolder, observer: Observer) -> None:
         self.parts, self.source, self.run, self.observer = parts, source, run, observer
