@@ -5,16 +5,17 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 from torch import nn
 
 from softprune.budget.allocate import erk, scaled, uniform
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
 from softprune.budget.latency import LatencyTable
+from softprune.budget.units import unit_words
 from softprune.core.rule import Match, Rule
 from softprune.goals.base import Goal, Schedule, constant, cubic, linear
 from softprune.goals.goal import GOALS
@@ -28,10 +29,15 @@ from softprune.train.config.sections import (
     Positive,
     PositiveFraction,
     Problem,
+    ProposeConfig,
     Section,
+    changed,
     unknown_choice,
     unknown_key,
 )
+
+if TYPE_CHECKING:
+    from softprune.train.config.run import RunConfig
 
 
 class LatencyConfig(Section):
@@ -46,7 +52,6 @@ class LatencyConfig(Section):
     @field_validator("table", mode="before")
     @classmethod
     def _read(cls, given: Any) -> Any:
-        """The content of a file in place of its name, checked."""
         if isinstance(given, str):
             try:
                 return LatencyTable.load(given).to_dict()
@@ -154,20 +159,28 @@ class GoalConfig(Section):
         if self.budget is None:
             return {"goal": goal, "schedule": self.schedule()}
         if goal is None:
-            return {"budget": Budget.load(self.budget), "schedule": self.schedule()}
-        if not self.allocates:
-            return {"budget": scaled(profile(), goal, like=Budget.load(self.budget)), "schedule": self.schedule()}
-        allocate = uniform if self.budget == "uniform" else erk
-        return {"budget": allocate(profile(), goal), "schedule": self.schedule()}
+            budget = Budget.load(self.budget)
+        elif self.allocates:
+            budget = (uniform if self.budget == "uniform" else erk)(profile(), goal)
+        else:
+            budget = scaled(profile(), goal, like=Budget.load(self.budget))
+        return {"budget": budget, "schedule": self.schedule()}
 
 
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_TYPE_OF_A_PACKAGE = re.compile(r"type:[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def check_match(text: str) -> str:
+    """The text, if it can mean a match. A class of a package is looked for only once the network is there."""
+    if not _TYPE_OF_A_PACKAGE.fullmatch(text):
+        parse_match(text)
+    return text
 
 
 class RuleConfig(Section):
     """Settings for the tensors that match; what is null stays as the method has it. Later rules win."""
 
-    match: str = Field(
+    match: Annotated[str, AfterValidator(check_match)] = Field(
         description="Which tensors: a glob on the name (layer1.*), a /regular expression/, type:Conv2d, or depthwise."
     )
     skip: bool | None = Field(
@@ -179,12 +192,6 @@ class RuleConfig(Section):
         default=None, description="One s per tensor, filter or weight, or one shared by all."
     )
     min_keep: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Weights that each tensor keeps.")
-
-    @field_validator("match")
-    @classmethod
-    def _readable(cls, text: str) -> str:
-        check_match(text)
-        return text
 
     @field_validator("g", mode="before")
     @classmethod
@@ -200,23 +207,10 @@ class RuleConfig(Section):
         return Rule(parse_match(self.match), g=None if self.g is None else _read_g(self.g), **settings)
 
 
-def check_match(text: str) -> None:
-    """Refuse a text that can mean no match. A class of a package is looked for only once the network is there.
-
-    Raises:
-        ValueError: for a broken regular expression, or what is not a type of module.
-    """
-    if not _DOTTED.fullmatch(text.removeprefix("type:")) or not text.startswith("type:"):
-        parse_match(text)
-
-
 def parse_match(text: str) -> Match:
     """What a text in a configuration means as a match.
 
     Nothing is imported for it: a class that the network has layers of was imported when the network was built.
-
-    Raises:
-        ValueError: for a broken regular expression or an unknown type of module.
 
     Example:
         >>> parse_match("/conv[12]/").pattern, parse_match("type:Conv2d").__name__, parse_match("fc.*")
@@ -276,8 +270,7 @@ class MethodConfig(Named):
     @classmethod
     def _complete(cls, data: Any) -> Any:
         """Check the fields by making the method, and write out those that were left at their default."""
-        if isinstance(data, str):
-            data = {"name": data}
+        data = cls.long_form(data)
         if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
             return data  # refused by the fields themselves
         name = data["name"]
@@ -288,7 +281,6 @@ class MethodConfig(Named):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields of the method, as plain data."""
         return dict(self.model_extra or {})
 
     @property
@@ -302,7 +294,7 @@ class MethodConfig(Named):
         return self.build(-1.0 if self.proposes else None)
 
     def build(self, s_init: float | None = None) -> Method:
-        """The method itself, with another `s_init` if that is "propose" in the configuration."""
+        """The method, with ``s_init`` in place of its own if one is given."""
         settings = self.settings if s_init is None else {**self.settings, "s_init": s_init}
         if settings.get("s_init") == PROPOSE:
             raise ValueError('method.s_init is "propose": compute it with softprune.propose and pass it to build()')
@@ -351,11 +343,9 @@ def _settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _expand(key: str, value: Any) -> Any:
     """The long form of a short one: ``g: exp``, ``backward: straight_through``."""
-    if key == "g" and isinstance(value, str):
-        return {"g": value}
-    if key == "backward" and isinstance(value, str):
-        return _BACKWARD.get(value, value)
-    return value
+    if not isinstance(value, str):
+        return value
+    return {"g": value} if key == "g" else _BACKWARD.get(value, value) if key == "backward" else value
 
 
 def _plain_fields(method: Method) -> dict[str, Any]:
@@ -369,3 +359,83 @@ def _plain(value: Any, *, like: Any) -> Any:
     if isinstance(value, Backward):
         return {"leak": float(value.leak)} | ({} if value.until is None else {"until": float(value.until)})
     return float(value) if isinstance(like, float) else value
+
+
+# Settings that contradict a goal, or each other under one or without one.
+
+
+def goal_contradictions(config: RunConfig) -> Iterator[Problem]:
+    """What contradicts the goal or has no effect under it; without a goal, what needs one."""
+    words = unit_words(config.units.kind)
+    if config.optimizer.importance_decay is not None and not words.importances:
+        yield Problem("optimizer.importance_decay", "weights have no importances; leave it out, or set units")
+    if config.goal is None:
+        yield from _without_goal(config)
+        return
+    for key, goal in GOALS.items():
+        if getattr(config.goal, key) is not None and goal.needs_units not in (None, words.kind):
+            yield Problem(f"goal.{key}", f"counts {goal.counts}; set units={goal.needs_units} too")
+    if config.goal.budget is not None and words.importances:
+        no_effect = f"counts weights and has no effect on units of kind {words.kind}"
+        yield Problem("goal.budget", f"{no_effect}; leave it out")
+    if config.method is not None:
+        yield from _total(config.method, config.goal)
+        yield from _steered(config, config.method)
+
+
+def _total(method: MethodConfig, goal: GoalConfig) -> Iterator[Problem]:
+    """A method takes a total, or what each tensor keeps, or either; and some approach it in their own way."""
+    made, name = method.sketch, method.name
+    if made.accepts == ("none",):
+        yield Problem("goal", f"{name} takes neither a total nor a budget; set goal=null")
+    elif goal.budget is None and "goal" not in made.accepts:
+        needs = f"{name} keeps what each tensor is given and cannot share a total out"
+        yield Problem("goal.budget", f"{needs}; set goal.budget=erk or uniform")
+    elif goal.budget is not None and "budget" not in made.accepts:
+        yield Problem("goal.budget", f"{name} finds out by itself what each tensor keeps; leave it out")
+    if made.moves_masks or made.goal_settings.rounds > 1:
+        why = "is sparse from the first step on" if made.moves_masks else "prunes between its rounds"
+        for key in goal.shaped:
+            yield Problem(f"goal.{key}", f"has no effect with {name}, which {why}; leave it out")
+
+
+def _steered(config: RunConfig, method: MethodConfig) -> Iterator[Problem]:
+    """Under a goal nothing of the paper's way of steering sparsity is left."""
+    defaults = method_defaults(method.name)
+    for key in ("s_init", "g"):
+        if key in defaults and method.settings[key] != defaults[key]:
+            no_effect = "has no effect under a goal, which sets the thresholds itself"
+            yield Problem(f"method.{key}", f"{no_effect}; leave it out")
+        for number, rule in enumerate(config.rules):
+            if getattr(rule, key) is not None:
+                yield Problem(f"rules.{number}.{key}", "has no effect under a goal; leave it out")
+    if config.optimizer.threshold_decay is not None:
+        yield Problem("optimizer.threshold_decay", "has no effect under a goal; leave it out")
+    for key in changed(config.propose, ProposeConfig.model_fields):
+        yield Problem(f"propose.{key}", "has no effect under a goal; leave it out")
+
+
+def _without_goal(config: RunConfig) -> Iterator[Problem]:
+    method, optimizer = config.method, config.optimizer
+    if method is not None and "none" not in method.sketch.accepts:
+        yield Problem("goal", f"{method.name} prunes to a total and needs one; set it, as in goal=0.95")
+    # Without a method what is said about thresholds is kept, so that method=null alone turns a recipe dense.
+    if method is None or "s_init" not in method.settings:
+        return
+    defaults = method_defaults(method.name)
+    for key in ("pace", "gradient", "start", "rescale"):
+        if key in defaults and method.settings[key] != defaults[key]:
+            no_effect = "has no effect without a goal; leave it out, or set one, as in goal=0.95"
+            yield Problem(f"method.{key}", no_effect)
+    if optimizer.threshold_decay is None and optimizer.weight_decay == 0:
+        still = "null takes weight_decay, which is 0: s would never move and nothing become sparse"
+        yield Problem("optimizer.threshold_decay", f"{still}; set optimizer.threshold_decay={PROPOSE}, or a number")
+    asked = {
+        "onset": ("method.s_init", method.proposes),
+        "push": ("optimizer.threshold_decay", optimizer.threshold_decay == PROPOSE),
+    }
+    for key in changed(config.propose, asked):
+        by, used = asked[key]
+        if not used:
+            reason = f"{getattr(config.propose, key):g} has no effect, because {by} is not {PROPOSE}"
+            yield Problem(f"propose.{key}", f"{reason}; set {by}={PROPOSE}")

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -18,12 +18,12 @@ from pydantic import Field, field_validator, model_validator
 
 from softprune.methods.base import method_names
 from softprune.records import read_text
-from softprune.train.config.check import contradictions
 from softprune.train.config.goal import (
     GoalConfig,
     MethodConfig,
     RuleConfig,
     check_match,
+    goal_contradictions,
     method_defaults,
     method_descriptions,
 )
@@ -45,10 +45,14 @@ from softprune.train.config.sections import (
     ProposeConfig,
     ScheduleConfig,
     UnitsConfig,
+    changed,
     is_factory,
     refuse_code,
+    schedule_contradictions,
+    shown,
     unknown_key,
 )
+from softprune.train.data.datasets import without_effect
 
 MOST_BYTES = 4 << 20  # of a configuration: YAML is read slowly, and nobody writes so much
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # also the name of a folder
@@ -116,13 +120,11 @@ class RunConfig(ConfigFile):
     @field_validator("skip")
     @classmethod
     def _matches(cls, skip: tuple[str, ...]) -> tuple[str, ...]:
-        for text in skip:
-            check_match(text)
-        return skip
+        return tuple(check_match(text) for text in skip)
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        if problems := contradictions(self):
+        if problems := [*_unused(self), *_numbers(self), *goal_contradictions(self)]:
             raise ConfigError(problems)
         return self
 
@@ -133,12 +135,11 @@ class RunConfig(ConfigFile):
         Args:
             where: a YAML file, or the name of a recipe such as "resnet50/str-90.23" or "recipe:resnet50-str-90.23".
             overrides: "key=value" with dotted keys, such as "optimizer.lr=0.1"; values are YAML.
-            trust: also take a file that names code, package.module:factory, which a run imports and calls. Code that
-                is named in `overrides` is yours and needs no trust.
+            trust: also take a file that names code, package.module:factory, which a run imports and calls; it is
+                refused otherwise. Code that is named in `overrides` is yours and needs no trust.
 
         Raises:
             ConfigError: with every problem found.
-            ValueError: for a file that names code, without `trust`.
 
         Example:
             >>> RunConfig.load("digits/str", ["epochs=2"]).epochs
@@ -161,6 +162,44 @@ class RunConfig(ConfigFile):
         """The Python code that a run of this imports and calls: key and package.module:factory of each."""
         named = [("model.name", self.model.name), ("data.name", self.data.name)]
         return [*((k, n) for k, n in named if is_factory(n)), *(("log.own", name) for name in self.log.own)]
+
+
+# Key -> the names of its section's `name` that use it. A value that nothing uses is a mistake, not a detail.
+_USED_BY: dict[str, tuple[str, ...]] = {
+    "optimizer.momentum": ("sgd",),
+    "optimizer.nesterov": ("sgd",),
+    "optimizer.betas": ("adam", "adamw"),
+    "optimizer.eps": ("adam", "adamw"),
+    "schedule.milestones": ("step",),
+    "schedule.gamma": ("step",),
+    "schedule.final": ("cosine",),
+}
+
+
+def _unused(config: RunConfig) -> Iterator[Problem]:
+    """The settings of the optimizer, the schedule and the data set that have no effect."""
+    found = []
+    for path, names in _USED_BY.items():
+        where, _, key = path.partition(".")
+        section: Any = getattr(config, where)
+        if section.name not in names and changed(section, [key]):
+            found.append((section, path, f"has no effect with {section.name}, only with {' and '.join(names)}"))
+    for key, problem in without_effect(config.data.name, config.data.model_dump()):
+        found.append((config.data, f"data.{key}", problem))
+    for section, path, problem in found:
+        key = path.rpartition(".")[2]
+        default = shown(type(section).model_fields[key].default)
+        text = f"{shown(getattr(section, key))} {problem}; leave it out, or set it back to {default}"
+        yield Problem(path, text)
+
+
+def _numbers(config: RunConfig) -> Iterator[Problem]:
+    optimizer = config.optimizer
+    if optimizer.nesterov and optimizer.name == "sgd" and optimizer.momentum == 0:
+        yield Problem("optimizer.nesterov", "true needs momentum; set optimizer.momentum=0.9")
+    yield from schedule_contradictions(config.schedule, config.epochs)
+    if config.batch % config.accumulate:
+        yield Problem("accumulate", f"{config.accumulate} does not divide the batch of {config.batch} evenly")
 
 
 # What is said about a run, and when it writes what, does not change what it computes.
@@ -205,11 +244,8 @@ def apply_overrides(
     """A copy of the plain data of a configuration with some values replaced.
 
     Overrides are "optimizer.lr=0.1", "skip=[fc.weight]", "ema=null", "rules.0.s_init=-100"; values are YAML. A short
-    form on the way (``model: digits``) is written out, so that a key below it can be set. The values are not checked
-    here: the whole is checked afterwards by `RunConfig.parse`.
-
-    Raises:
-        ConfigError: for every override that is not ``key=value``, or whose key does not exist, with the nearest.
+    form on the way (``model: digits``) is written out, so that a key below it can be set. Unknown keys are refused;
+    values are checked afterwards, by `RunConfig.parse`.
 
     Example:
         >>> apply_overrides({"model": "digits", "epochs": 60}, ["model.args.num_classes=5", "epochs=2"])
@@ -254,24 +290,22 @@ def _parse(text: str) -> tuple[list[str], Any]:
         raise ConfigError([Problem(key, f"{key}= has no value; write {key}=null to switch it off")])
     depth, _ = field_at(RunConfig, path)
     if depth < len(path):
-        raise ConfigError([_unknown(path, depth)])
+        section = section_at(RunConfig, path[:depth])
+        no_keys = Problem(".".join(path), f"{'.'.join(path[:depth])} is a value and has no keys of its own")
+        known = [] if section is None else known_keys(section)
+        unknown = unknown_key(path[: depth + 1], known, [leaf for leaf, _ in leaves(RunConfig)])
+        raise ConfigError([no_keys if section is None else unknown])
     try:
         return path, parse_yaml(written, text)
     except ValueError as error:
         raise ConfigError([Problem(key, str(error))]) from error
 
 
-def _unknown(path: list[str], depth: int) -> Problem:
-    section = section_at(RunConfig, path[:depth])
-    if section is None:
-        return Problem(".".join(path), f"{'.'.join(path[:depth])} is a value and has no keys of its own")
-    return unknown_key(path[: depth + 1], known_keys(section), [leaf for leaf, _ in leaves(RunConfig)])
-
-
 def _set(data: dict[str, Any], path: list[str], value: Any) -> None:
     here: Any = data
     for depth, part in enumerate(path[:-1], start=1):
-        inside = here.get(part) if isinstance(here, dict) else here[_index(here, part, path)]
+        key = _key(here, part, path)
+        inside = here.get(key) if isinstance(here, dict) else here[key]
         if not isinstance(inside, dict | list):
             # A short form, or a section that was left out or null.
             _, field = field_at(RunConfig, path[:depth])
@@ -279,17 +313,17 @@ def _set(data: dict[str, Any], path: list[str], value: Any) -> None:
                 raise ConfigError([Problem(".".join(path), f"{part} is not a list yet; write {part}=[...] instead")])
             section = section_at(RunConfig, path[:depth])
             long = section.long_form(inside) if section is not None else None
-            inside = long if isinstance(long, dict) else {}
-            here[part if isinstance(here, dict) else _index(here, part, path)] = inside
+            here[key] = inside = long if isinstance(long, dict) else {}
         here = inside
-    here[path[-1] if isinstance(here, dict) else _index(here, path[-1], path)] = value
+    here[_key(here, path[-1], path)] = value
 
 
-def _index(here: list[Any], part: str, path: list[str]) -> int:
-    if not part.isdecimal() or int(part) >= len(here):
+def _key(here: dict[str, Any] | list[Any], part: str, path: list[str]) -> Any:
+    """A part of a path as a key of the mapping, or as an index of the list, that it stands in."""
+    if isinstance(here, list) and (not part.isdecimal() or int(part) >= len(here)):
         held = f"has the elements 0 to {len(here) - 1}" if here else "is empty"
         raise ConfigError([Problem(".".join(path), f"the list {held}; write the whole list instead")])
-    return int(part)
+    return int(part) if isinstance(here, list) else part
 
 
 # May stand before a name, to say that it is not a file.
@@ -298,23 +332,16 @@ PREFIX = "recipe:"
 
 @dataclass(frozen=True)
 class RecipeInfo:
-    """A configuration that is shipped with the package: of a run of the paper's, or a small one for a laptop.
+    """A configuration that is shipped with the package: of a run of the paper's, or a small one for a laptop."""
 
-    Attributes:
-        name: what to pass to ``softprune train``, "network/what".
-        summary: one line about it.
-        expected: what it should give, as in the file: accuracy, sparsity, params, flops, source and note, where known.
-        cost: roughly what it takes.
-    """
-
-    name: str
+    name: str  # what to pass to ``softprune train``, "network/what"
     summary: str
-    expected: dict[str, Any]
-    cost: str
+    expected: dict[str, Any]  # what it should give: accuracy, sparsity, params, flops, source and note, where known
+    cost: str  # roughly what it takes
 
 
 def recipes() -> list[RecipeInfo]:
-    """All recipes, by network and name. Reads the files only, so that a list is quick; `load_recipe` checks one.
+    """All recipes, by network and name, read but not checked.
 
     Example:
         >>> [recipe.name for recipe in recipes() if recipe.name.startswith("digits/")]
@@ -323,14 +350,13 @@ def recipes() -> list[RecipeInfo]:
     found = []
     for name in sorted(_files()):
         data = parse_yaml(recipe_text(name), f"recipe {name}")
-        expected = dict(data["expected"])
-        cost = expected.pop("cost")
-        found.append(RecipeInfo(name, data["summary"], expected, cost))
+        cost = data["expected"].pop("cost")
+        found.append(RecipeInfo(name, data["summary"], data["expected"], cost))
     return found
 
 
 def load_recipe(name: str) -> RunConfig:
-    """The configuration of a recipe; an unknown name is refused with the nearest ones.
+    """The configuration of a recipe.
 
     Example:
         >>> load_recipe("resnet50/str-90.23").method.settings["s_init"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
@@ -129,6 +129,11 @@ class Section(BaseModel):
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core)
         return schema if cls._short is None else {"anyOf": [cls._short, handler.resolve_ref_schema(schema)]}
+
+
+def changed(section: Section, keys: Iterable[str]) -> list[str]:
+    """Which of the keys are not at their default."""
+    return [key for key in keys if getattr(section, key) != type(section).model_fields[key].default]
 
 
 class Named(Section):
@@ -266,6 +271,22 @@ class ScheduleConfig(Named):
         default=0.1, description="Factor of a step schedule at each milestone."
     )
     final: Fraction = Field(default=0.0, description="Fraction of lr at which a cosine schedule ends.")
+
+
+def schedule_contradictions(schedule: ScheduleConfig, epochs: int) -> Iterator[Problem]:
+    """What does not fit the length of the run, or each other."""
+    warmup, marks, scales = schedule.warmup_epochs, schedule.milestones, "or use length, which scales both"
+    if warmup > epochs:
+        too_long = f"{warmup:g} is longer than the run of {epochs} epochs; shorten it too, {scales}"
+        yield Problem("schedule.warmup_epochs", too_long)
+    if schedule.per == "epoch" and not warmup.is_integer():
+        fraction = f"{warmup:g} is not a whole number, but the rate changes per epoch"
+        yield Problem("schedule.warmup_epochs", f"{fraction}; round it or set schedule.per=step")
+    if schedule.name == "step" and not marks:
+        yield Problem("schedule.milestones", "a step schedule needs some, such as [30, 60, 90]")
+    if schedule.name == "step" and (any(mark >= epochs for mark in marks) or list(marks) != sorted(marks)):
+        wrong = f"{shown(marks)} must rise and lie below the {epochs} epochs of the run"
+        yield Problem("schedule.milestones", f"{wrong}; shorten them too, {scales}")
 
 
 class ProposeConfig(Section):
