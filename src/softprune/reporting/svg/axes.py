@@ -9,7 +9,6 @@ from html import escape
 
 from softprune.reporting.charts import Axis, Chart
 
-NAN = float("nan")
 # Free room between the outermost value and the end of an axis that fits its values, as a share of its length.
 _PADDING = 0.04
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -32,9 +31,9 @@ class Scale:
     def __call__(self, value: float) -> float:
         """The pixel of a value; NaN where it cannot be drawn."""
         if not math.isfinite(value) or (self.log and value <= 0):
-            return NAN
+            return math.nan
         share = (self._bent(value) - self._bent(self.low)) / (self._bent(self.high) - self._bent(self.low))
-        # Far outside a given range: no number that a renderer might choke on.
+        # Values far outside a given range become pixels that every renderer can take.
         return self.start + min(max(share, -10.0), 10.0) * (self.end - self.start)
 
     def _bent(self, value: float) -> float:
@@ -129,7 +128,7 @@ def short(value: float, *, percent: bool = False) -> str:
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a chart is drawn."""
+    """The place and scales of a chart in a picture."""
 
     width: int  # of the whole picture
     height: int

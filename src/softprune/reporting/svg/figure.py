@@ -16,13 +16,9 @@ from softprune.reporting.charts import Axis, Chart
 from softprune.reporting.svg.axes import framed
 from softprune.reporting.svg.plot import RAMP, SeriesStyle, drawn, offsets, plot, spoken, styled, swatch
 
-# Pictures for half a page, a whole line, and a narrow screen.
-HALF, WHOLE, _NARROW = (560, 340), (1120, 380), (400, 330)
-# More places or series than this need a whole line.
-_FEW = 14
-# Data of more numbers than this is drawn once; narrow screens scroll it.
-_LARGE = 40_000
-
+HALF, WHOLE, _NARROW = (560, 340), (1120, 380), (400, 330)  # pixels for half a page, a whole line, a narrow screen
+_FEW = 14  # more places or series need a whole line
+_LARGE = 40_000  # more values are drawn only once; narrow screens scroll the picture
 _HEAD, _ROW, _EDGE = 16, 20, 14  # pixels above the picture without a title, of a line of text, and around it
 _LETTER, _TALL_LETTER = 7.6, 9.2  # pixels of a letter of the legend and of the title, a little more than most are
 _SAMPLE = 30  # pixels of a sample with the gap behind it
@@ -44,9 +40,7 @@ def figure(chart: Chart, *, wide: bool | None = None) -> str:
 
     ``wide`` says whether it takes a whole line; None decides by its places and series.
     """
-    if wide is None:
-        wide = needs_line(chart)
-    name = escape(chart.name)
+    wide = needs_line(chart) if wide is None else wide
     small = sum(len(series.x) for series in chart.series) <= _LARGE
     width, height = WHOLE if wide else HALF
     pictures = f'<div class="screen wide">{plot(chart, width=width, height=height)}</div>'
@@ -54,7 +48,7 @@ def figure(chart: Chart, *, wide: bool | None = None) -> str:
         pictures += f'<div class="screen narrow">{plot(chart, width=_NARROW[0], height=_NARROW[1], key="-n")}</div>'
     hint = "Arrow keys: left and right move along a series, up and down change it."
     return (
-        f'<figure class="chart{" whole" if wide else ""}{"" if small else " large"}" id="{name}">'
+        f'<figure class="chart{" whole" if wide else ""}{"" if small else " large"}" id="{escape(chart.name)}">'
         f"<figcaption><h3>{escape(chart.title)}</h3><p>{escape(chart.caption)}</p></figcaption>"
         f'<div class="canvas" tabindex="0" role="group" aria-label="{escape(chart.title)}. {hint}">{pictures}'
         '<div class="tip" hidden></div></div>'
@@ -95,34 +89,20 @@ def _legend(chart: Chart) -> str:
 
 
 def _values(chart: Chart) -> dict[str, Any]:
-    beside = offsets(chart)
-
     def axis(one: Axis) -> dict[str, Any]:
-        return {
-            "label": one.label,
-            "log": one.scale == "log",
-            "percent": one.percent,
-            "categories": list(one.categories),
-        }
+        log = one.scale == "log"
+        return {"label": one.label, "log": log, "percent": one.percent, "categories": list(one.categories)}
 
-    return {
-        "x": axis(chart.x),
-        "y": axis(chart.y),
-        "series": [
-            {
-                "name": series.name,
-                **{key: [_number(v) for v in getattr(series, key)] for key in ("x", "y", "spread")},
-                "notes": list(series.notes),
-                "bars": series.mark == "bars",
-                "beside": beside.get(at, 0),
-            }
-            for at, series in enumerate(chart.series)
-        ],
-    }
+    beside, series = offsets(chart), []
+    for at, one in enumerate(chart.series):
+        numbers = {key: [_number(v) for v in getattr(one, key)] for key in ("x", "y", "spread")}
+        drawn_as = {"notes": list(one.notes), "bars": one.mark == "bars", "beside": beside.get(at, 0)}
+        series.append({"name": one.name, **numbers, **drawn_as})
+    return {"x": axis(chart.x), "y": axis(chart.y), "series": series}
 
 
 def _number(value: float) -> float | int | None:
-    """Whole numbers without a point, others with ten digits, which no one tells from all of them."""
+    """A number for JSON: whole ones without a point, others with ten digits; None if it is not finite."""
     if not math.isfinite(value):
         return None
     return int(value) if float(value).is_integer() and abs(value) < 1e15 else float(f"{value:.10g}")
@@ -154,16 +134,15 @@ def standalone(chart: Chart) -> str:
     title = wrap(chart.title, int((width - 2 * _EDGE) / _TALL_LETTER))
     top = _HEAD + _ROW * len(title)
     whole = top + height + (_ROW * rows + _EDGE if rows else 0)
-    head = "".join(
-        f'<text class="head" x="{_EDGE}" y="{_ROW * row + 22}">{escape(words)}</text>'
-        for row, words in enumerate(title)
+    heads = (
+        f'<text class="head" x="{_EDGE}" y="{_ROW * i + 22}">{escape(words)}</text>' for i, words in enumerate(title)
     )
     rules = _STYLE + "".join(_colours(style.classes for _, style in styled(chart)))
     return _NOT_XML.sub(
         "\ufffd",
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{whole}" viewBox="0 0 {width} {whole}"'
         f' role="img" aria-labelledby="{ident}-t {ident}-d">{spoken(chart, ident)}<style>{rules}</style>'
-        f'<rect width="{width}" height="{whole}" fill="#fff"/>{head}'
+        f'<rect width="{width}" height="{whole}" fill="#fff"/>{"".join(heads)}'
         f'<g transform="translate(0,{top})">{drawn(chart, framed(chart, width, height), ident)}</g>'
         f'<g transform="translate({_EDGE},{top + height + _ROW // 2})">{legend}</g></svg>\n',
     )
@@ -188,7 +167,7 @@ def _drawn_legend(entries: Iterable[tuple[str, SeriesStyle, str]], width: int) -
 
 
 def _colours(classes: Iterable[str]) -> Iterable[str]:
-    """Rules for the colours that are used, from those of pages in the light."""
+    """Rules for the colours that are used, those of the light theme of pages."""
     for name in sorted({words.split()[0] for words in classes}):
         colour = _palette()[name]
         yield f".{name} .line,.{name} .spread{{stroke:{colour}}}.{name} .marks,.{name} .bars{{fill:{colour}}}"
@@ -197,11 +176,11 @@ def _colours(classes: Iterable[str]) -> Iterable[str]:
 
 @cache
 def _palette() -> dict[str, str]:
-    """Colours as #rrggbb by class, read from the style sheet of pages."""
+    """Class -> colour as #rrggbb, from the style sheet of pages."""
     sheet = (resources.files("softprune.reporting") / "templates" / "chart.css").read_text(encoding="utf-8")
     found: dict[str, str] = {}
     for name, colour in re.findall(r"--([\w-]+): (#[0-9a-f]{6})", sheet):
-        found.setdefault(name, colour)  # the first ones are those in the light
+        found.setdefault(name, colour)  # the first are those of the light theme
     low, high = (bytes.fromhex(found[name][1:]) for name in ("ramp-a", "ramp-b"))
     for place in range(RAMP):
         share = place / (RAMP - 1)

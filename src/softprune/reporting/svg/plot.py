@@ -24,37 +24,34 @@ MARKERS = (
     "m-1.3,-3.9h2.6v2.6h2.6v2.6h-2.6v2.6h-2.6v-2.6h-2.6v-2.6h2.6z",  # plus
     "m0,-4.2l3.6,2.1v4.2l-3.6,2.1l-3.6,-2.1v-4.2z",  # hexagon
 )
-# A line of more points than this shows no markers: they would hide it.
-_MARKED = 40
-# Bars narrower than this are drawn as a line.
-_NARROWEST = 1.5
+_MARKED = 40  # a line of more points shows no markers: they would hide it
+_NARROWEST = 1.5  # pixels; narrower bars are drawn as a line
 
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """The style of one series: its classes, and a place in MARKERS."""
-
-    classes: str
-    marker: int
+    classes: str  # of the style sheet
+    marker: int  # a place in MARKERS
 
 
-def styles(series: Sequence[Series]) -> list[SeriesStyle]:
-    """A style for each series; those of one group share the colour."""
-    groups = {g: i for i, g in enumerate(dict.fromkeys(s.group or s.name for s in series if not s.faint))}
+def styled(chart: Chart) -> list[tuple[Series, SeriesStyle]]:
+    """Every series of a chart with its style; those of one group share the colour."""
+    groups = {g: i for i, g in enumerate(dict.fromkeys(s.group or s.name for s in chart.series if not s.faint))}
     met: dict[str, int] = {}
     found = []
-    for one in series:
+    for one in chart.series:
         group = one.group or one.name
         if one.faint:
             colour = _colour(groups[group], len(groups)) if group in groups else "grey"
-            found.append(SeriesStyle(f"{colour} d1 faint", 0))
+            found.append((one, SeriesStyle(f"{colour} d1 faint", 0)))
             continue
         turn = met[group] = met.get(group, -1) + 1
         place = groups[group]
         # Many lines are solid: too many patterns of dashes cannot be told apart.
         dash = 0 if len(groups) > COLOURS else (place + turn) % DASHES
         hollow = " hollow" if turn % 2 else ""
-        found.append(SeriesStyle(f"{_colour(place, len(groups))} d{dash}{hollow}", (place + turn) % len(MARKERS)))
+        style = SeriesStyle(f"{_colour(place, len(groups))} d{dash}{hollow}", (place + turn) % len(MARKERS))
+        found.append((one, style))
     return found
 
 
@@ -68,14 +65,14 @@ Point = tuple[float, float]
 
 
 def pieces(points: Iterable[Point]) -> Iterator[list[Point]]:
-    """The runs of neighbours that can be drawn; whatever is NaN is a gap between them."""
-    for seen, piece in groupby(points, key=lambda point: math.isfinite(point[0]) and math.isfinite(point[1])):
+    """The runs of neighbours that can be drawn; what is not finite is a gap between them."""
+    for seen, piece in groupby(points, key=lambda point: all(map(math.isfinite, point))):
         if seen:
             yield list(piece)
 
 
 def thinned(piece: Sequence[Point]) -> Sequence[Point]:
-    """What can be seen of a line: where many points share a pixel column, its first, lowest, highest and last."""
+    """The visible points of a line: where many share a pixel column, its first, lowest, highest and last."""
     if len(piece) < 4 or len(piece) < 2 * (abs(piece[-1][0] - piece[0][0]) + 1):
         return piece
     kept: list[Point] = []
@@ -124,9 +121,8 @@ def plot(chart: Chart, *, width: int = 560, height: int = 340, key: str = "") ->
 
 def spoken(chart: Chart, ident: str) -> str:
     """Title and description as elements, for readers who cannot see the picture."""
-    return (
-        f'<title id="{ident}-t">{escape(chart.title)}</title><desc id="{ident}-d">{escape(description(chart))}</desc>'
-    )
+    words = escape(description(chart))
+    return f'<title id="{ident}-t">{escape(chart.title)}</title><desc id="{ident}-d">{words}</desc>'
 
 
 def drawn(chart: Chart, frame: Frame, ident: str) -> str:
@@ -149,15 +145,18 @@ def drawn(chart: Chart, frame: Frame, ident: str) -> str:
 
 def swatch(chart: Chart, series: Series, style: SeriesStyle) -> str:
     """The sample of a series for a legend, 22 wide around a height of 0, without its classes."""
-    lines = {"bars": "", "points": "", "line": "M0,0h22", "step": "M0,4h11v-8h11"}
-    sample = f'<path class="line" d="{lines[series.mark]}"/>' if lines[series.mark] else ""
-    if series.mark == "bars":
-        sample = '<path class="bars" d="M4,-5h14v10h-14z"/>'
-    return sample + (f'<path class="marks" d="M11,0{MARKERS[style.marker]}"/>' if marked(chart, series) else "")
+    samples = {
+        "points": "",
+        "bars": '<path class="bars" d="M4,-5h14v10h-14z"/>',
+        "line": '<path class="line" d="M0,0h22"/>',
+        "step": '<path class="line" d="M0,4h11v-8h11"/>',
+    }
+    marks = f'<path class="marks" d="M11,0{MARKERS[style.marker]}"/>' if marked(chart, series) else ""
+    return samples[series.mark] + marks
 
 
 def description(chart: Chart) -> str:
-    """What a reader who cannot see the picture is told: the axes, and the range of every series."""
+    """The axes and the range of every series in words, for readers who cannot see the picture."""
     words = [chart.caption, f"{chart.y.label} against {chart.x.label}."]
     shown = chart.series[:12]
     for series in shown:
@@ -169,16 +168,11 @@ def description(chart: Chart) -> str:
             words.append(f"{series.name}: no values.")
     if len(chart.series) > len(shown):
         words.append(f"And {len(chart.series) - len(shown)} more series.")
-    return " ".join(word for word in words if word)
-
-
-def styled(chart: Chart) -> list[tuple[Series, SeriesStyle]]:
-    """Every series of a chart with its classes and its marker."""
-    return list(zip(chart.series, styles(chart.series), strict=True))
+    return " ".join(filter(None, words))
 
 
 def offsets(chart: Chart) -> dict[int, float]:
-    """How far the bars of each series stand beside their place, so that all of them are seen."""
+    """How far the bars of each series are moved, in places, so that all of them are seen."""
     together = [at for at, series in enumerate(chart.series) if series.mark == "bars"]
     return {at: (turn - (len(together) - 1) / 2) * 0.8 / len(together) for turn, at in enumerate(together)}
 
@@ -186,9 +180,8 @@ def offsets(chart: Chart) -> dict[int, float]:
 def _series(frame: Frame, chart: Chart, at: int, style: SeriesStyle) -> str:
     series = chart.series[at]
     beside = offsets(chart)
-    points: list[Point] = [
-        (frame.x(x + beside.get(at, 0.0)), frame.y(y)) for x, y in zip(series.x, series.y, strict=True)
-    ]
+    shift = beside.get(at, 0.0)
+    points = [(frame.x(x + shift), frame.y(y)) for x, y in zip(series.x, series.y, strict=True)]
     place = abs(frame.x(frame.x.low + 1) - frame.x(frame.x.low)) if not frame.x.log else 8.0
     room = 0.8 * place / max(len(beside), 1)
     seen = [(x, y) for piece in pieces(points) for x, y in piece]
@@ -204,19 +197,17 @@ def _series(frame: Frame, chart: Chart, at: int, style: SeriesStyle) -> str:
         marks = (f"M{pixel(x)},{pixel(y)}{MARKERS[style.marker]}" for x, y in seen)
         parts.append(f'<path class="marks" d="{"".join(marks)}"/>')
     if series.spread:
-        ends = [
-            (x, frame.y(y - spread), frame.y(y + spread))
-            for (x, _), y, spread in zip(points, series.y, series.spread, strict=False)
-        ]
-        whiskers = (
-            f"M{pixel(x - 4)},{pixel(a)}h8m-4,0V{pixel(b)}m-4,0h8" for x, a, b in ends if math.isfinite(x + a + b)
-        )
-        parts.append(f'<path class="spread" d="{"".join(whiskers)}"/>')
+        whiskers = ""
+        for (x, _), y, spread in zip(points, series.y, series.spread, strict=False):
+            low, high = frame.y(y - spread), frame.y(y + spread)
+            if math.isfinite(x + low + high):
+                whiskers += f"M{pixel(x - 4)},{pixel(low)}h8m-4,0V{pixel(high)}m-4,0h8"
+        parts.append(f'<path class="spread" d="{whiskers}"/>')
     return "".join(parts) + "</g>"
 
 
 def marked(chart: Chart, series: Series) -> bool:
-    """Whether its values have markers: points always, lines where there is room for them."""
+    """Whether the values of a series have markers: points always, lines where there is room for them."""
     crowded = sum(len(s.x) for s in chart.series if s.mark == "line") > 20 * _MARKED
     sparse = len(series.x) <= _MARKED and not crowded and not series.faint
     return series.mark == "points" or (series.mark == "line" and sparse)
