@@ -174,7 +174,7 @@ def _cohort(title: str, runs: Sequence[Run]) -> Cohort:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The label of each run; runs of one label that differ in more than seed and level get what they differ in."""
+    """The label of each run, with the settings in which runs of one label differ beside seed and level."""
     rows = [(run.label, traits(run.config)) for run in runs]
     keys: dict[str, list[str]] = {}
     for label in dict.fromkeys(label for label, _ in rows):
@@ -186,7 +186,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _levels(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs of one label in levels, in each of which all ask for the same."""
+    """Runs of one label in levels: those with the same goal and settings, or with totals that are near."""
     exact: dict[object, list[Run]] = {}
     totals: dict[str, list[tuple[float, Run]]] = {}
     keys = varying(traits(run.config) for run in runs)
@@ -252,7 +252,7 @@ def _differences(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
     return [f"The runs also differ in {', '.join(found)}: compare with care."] if found else []
 
 
-# Levels of sparsity at which methods are set beside each other.
+# Levels of sparsity at which methods are compared.
 
 
 def levels(cohort: Cohort) -> list[float]:

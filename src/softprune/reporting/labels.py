@@ -12,18 +12,18 @@ from softprune.goals.base import Goal
 from softprune.goals.goal import GOALS
 from softprune.reporting.reading import mapping
 
-# Methods that may also run without a goal: with one they do something else, which the name has to say.
+# Methods that may also run without a goal; with one they do something else, so their label says it.
 _GOAL_OPTIONAL = ("str", "autosparse", "vd")
-# Where a method ranks all weights together unless it is given a budget, and both are usual.
+# Methods that rank all weights together unless they are given a budget, where both are usual.
 _GLOBAL = ("gmp",)
-# What does not change what a run learns, or is compared anyway: seeds are averaged, goals are levels.
+# Settings that do not change what a run learns, or are compared anyway: seeds are averaged, goals are levels.
 _IGNORED = (
     *("seed", "name", "summary", "version", "threads", "compile", "channels_last", "accumulate", "evaluate_every"),
     *("data.root", "data.workers", "model.weights"),
     *("goal", "goal.sparsity", "goal.params", "goal.flops", "goal.rank"),
 )
 _IGNORED_PARTS = ("log.", "checkpoint.", "expected.", "distributed.", "goal.latency.", "goal.rank.")
-# What sets how sparse a run without a goal becomes: values of these are levels.
+# Settings that decide how sparse a run without a goal becomes: values of these are levels.
 _KNOBS = ("propose.push", "propose.onset", "method.s_init", "optimizer.threshold_decay", "optimizer.weight_decay")
 
 

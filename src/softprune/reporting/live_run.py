@@ -100,7 +100,6 @@ class WatchedRun:
 
     @property
     def title(self) -> str:
-        """The folder, the method with what distinguishes it, model and data."""
         words = [label(self.config), name_of(self.config, "model"), name_of(self.config, "data")]
         return "  ".join([self.path.resolve().name, *(word for word in words if word and self.config)])
 
@@ -115,7 +114,7 @@ class WatchedRun:
 
     @property
     def goal_sparsity(self) -> float | None:
-        """The sparsity that the run shall end with, where the goal says it so."""
+        """The sparsity of the goal; None if the goal is of another kind."""
         goal = part(self.config, "goal")
         return known(goal.get("sparsity")) if goal.get("scope", "managed") == "managed" else None
 

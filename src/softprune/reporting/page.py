@@ -1,4 +1,4 @@
-"""Pages: one HTML file each that needs nothing else, made from the templates of this package; written, or served."""
+"""Pages: self-contained HTML files made from the templates of this package, written or served."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCRIPTS = ("state.js", "charts.js", "tips.js", "tables.js", "groups.js", "page.j
 # Nothing is loaded from anywhere; a page that is served while its run goes on may ask its own server for news.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 HOST = "127.0.0.1"
-# Names of this machine. Another one in a request means that a web site has made its own name point here.
+# Names of this machine; another one in a request means that a web site has made its own name point here.
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -44,7 +44,7 @@ def render(template: str | Path, /, **values: Any) -> str:
 
 
 def refuse_place(out: Path, *, example: str) -> None:
-    """Raise a ValueError for a place where no page can be written."""
+    """Refuse a path where no page can be written."""
     if out.is_dir() or not out.parent.is_dir():
         why = "is a folder" if out.is_dir() else f"cannot be written: there is no folder {out.parent}"
         raise ValueError(f"{out} {why}; name an HTML file, such as {example}")
@@ -97,7 +97,7 @@ class FollowServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def page(self) -> tuple[HTTPStatus, str]:
-        """The page as it is now; what cannot be read is said on a page of its own."""
+        """The page as it is now; an error page if something cannot be read."""
         with self._turn:
             try:
                 return HTTPStatus.OK, self._make()
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: requests are not worth a line each."""
+        """Requests are not logged."""
 
 
 def is_loopback(host: str | None) -> bool:

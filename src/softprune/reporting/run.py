@@ -37,15 +37,15 @@ _EPOCH, _STEP, *_VALUES = (field.name for field in fields(LayerRow))
 
 @dataclass(frozen=True)
 class EngineTime:
-    """One engine of a bench file: milliseconds of a call, bursts kept and dropped, its time over that of softprune."""
+    """One engine of a bench file."""
 
     engine: str
-    best: float
+    best: float  # milliseconds of a call
     median: float | None
-    bursts: float | None
-    dropped: float | None
-    ratio: float | None
-    low: float | None
+    bursts: float | None  # that count
+    dropped: float | None  # bursts that were disturbed
+    ratio: float | None  # its best time over that of softprune
+    low: float | None  # quartiles of the ratio
     high: float | None
 
 
@@ -82,7 +82,6 @@ class Run:
 
     @property
     def method(self) -> str:
-        """Such as "str"; "dense" without one."""
         return method_name(self.config)
 
     @property
@@ -281,7 +280,7 @@ def _engines(read: Mapping[str, Any], file: str, problems: list[str]) -> tuple[E
 
 
 def _layer_times(rows: object, file: str, problems: list[str]) -> dict[str, float]:
-    """Microseconds by path; several steps of one layer are added up."""
+    """Path -> microseconds; several steps of one layer are added up."""
     found: dict[str, float] = {}
     bad = 0
     for row in map(mapping, rows if isinstance(rows, list) else []):

@@ -1,4 +1,4 @@
-"""bench: a network of a file or of the zoo in our engine and in others, as plain data."""
+"""A network of a file or of the zoo timed in our engine and in others, as plain data."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def zoo_name(where: str) -> str | None:
 
 def write_files(where: str, folder: Path, *, onnx: bool, size: int | None = None) -> tuple[str, str | None]:
     """Write what the engines read, in a folder; returns the paths of the .spx file and of the ONNX file, if wanted."""
-    name, spx = zoo_name(where), where
-    if name is not None:
+    spx = where
+    if (name := zoo_name(where)) is not None:
         from softprune.deploy.export import export
         from softprune.deploy.export.zoo import sparse_network, zoo_example
 
@@ -48,7 +48,7 @@ def input_shapes(spx: str, batch: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(batch if n is None else n for n in shape) for shape in inputs)
 
 
-# Beyond this difference, relative to the largest number, two engines did not run the same network.
+# Two engines whose outputs differ by more than this, relative to the largest value, did not run the same network.
 SAME = 1e-3
 
 Progress = Callable[[str], object]
@@ -168,7 +168,7 @@ def _summary(job: Job, facts: Mapping[str, dict[str, Any]], race: Race) -> dict[
 
 
 def _difference(theirs: Any, ours: Any) -> float | None:
-    """The largest difference relative to the largest number; None if one is not finite or the shapes differ."""
+    """The largest difference relative to our largest value; None if one is not finite or the shapes differ."""
     if theirs.shape != ours.shape or not (np.isfinite(theirs).all() and np.isfinite(ours).all()):
         return None
     return float(np.abs(theirs - ours).max(initial=0) / max(float(np.abs(ours).max(initial=0)), 1e-30))
@@ -184,7 +184,7 @@ def check_counts(**counts: int) -> None:
 
 
 def check_target(path: Path) -> None:
-    """Refuse a place where no file can be written, before minutes are spent."""
+    """Refuse a path where no file can be written, before minutes are spent on measuring."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file, such as {path / 'bench.json'}")
     if not path.parent.is_dir():

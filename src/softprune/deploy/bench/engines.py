@@ -42,7 +42,7 @@ class Job:
 
 
 def first_numbers(outputs: Any, count: int = 4096) -> Array:
-    """The first numbers of the first output, to compare engines with."""
+    """The first values of the first output, by which engines are compared."""
     if isinstance(outputs, list | tuple):
         outputs = outputs[0]
     elif not isinstance(outputs, np.ndarray) and hasattr(outputs, "values") and callable(outputs.values):
@@ -186,7 +186,7 @@ class Worker:
 
 
 def work(pipe: Connection, engine: str, job: Job) -> None:
-    """What the process does: load the network, say so, then one burst for every number of seconds that it is sent."""
+    """The process of a `Worker`: sends facts once the network has run, then a burst for every duration received."""
     try:
         call, facts = ENGINES[engine](job, job.inputs())
         pipe.send({**facts, "output": first_numbers(call())})

@@ -31,11 +31,11 @@ LEAST_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Sighting:
-    """Seconds at one density: of the steps of each tensor's layer, of all other steps, and of a whole call."""
+    """Seconds at one density."""
 
-    layers: Mapping[str, float]
-    others: float
-    call: float
+    layers: Mapping[str, float]  # of the steps of each tensor's layer
+    others: float  # of all other steps
+    call: float  # of a whole call
 
 
 def calibrate(sightings: Sequence[Sighting]) -> tuple[float, dict[str, tuple[float, ...]]]:
@@ -65,21 +65,17 @@ def calibrate(sightings: Sequence[Sighting]) -> tuple[float, dict[str, tuple[flo
 
 
 DENSITIES = (0.01, 0.05, 0.1, 0.3, 1.0)
-# The table of layers has a column for it that is not read here.
-_NO_ROOFLINE = Roofline(1.0, 1.0)
+_NO_ROOFLINE = Roofline(1.0, 1.0)  # saves its measurement: shares of it are not read here
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long is measured: in ``rounds`` turns of all densities, of which the fastest run of a layer counts.
+    """How long is measured."""
 
-    A turn runs each layer ``repeats`` times, and whole calls for ``seconds``.
-    """
-
-    rounds: int = 5
-    repeats: int = 30
-    seconds: float = 0.3
-    tune: bool = True
+    rounds: int = 5  # turns of all densities, of which the fastest run of a layer counts
+    repeats: int = 30  # runs of each layer in a turn
+    seconds: float = 0.3  # of whole calls in a turn
+    tune: bool = True  # whether the engine first measures the fastest way to compute each layer
 
 
 def measure_latency(
@@ -156,10 +152,7 @@ def _at(network: nn.Module, chosen: Sequence[PrunableTensor], density: float) ->
 
 
 def _owners(network: nn.Module, chosen: Sequence[PrunableTensor]) -> dict[str, dict[str, float]]:
-    """Path of a module -> the tensors whose layer it is, and the share that each has of its time.
-
-    A module that has several tensors is one place in the engine, so they share its time by their size.
-    """
+    """Path of a module -> tensor -> its share of the module's time, which several tensors share by their size."""
     names = {id(tensor.parameter): tensor.name for tensor in chosen}
     owners: dict[str, dict[str, float]] = {}
     for path, module in network.named_modules(remove_duplicate=False):
@@ -194,7 +187,7 @@ def _measured(
     effort: Effort,
     progress: Callable[[str], object],
 ) -> list[Sighting]:
-    """The fastest of all densities in turns, so that a disturbance does not fall on one of them alone."""
+    """The fastest times at each density, in turns, so that a disturbance does not fall on one of them alone."""
     rounds = []
     for turn in range(effort.rounds):
         progress(f"timing: round {turn + 1} of {effort.rounds}")

@@ -21,34 +21,31 @@ QUIET = 0.95
 
 @dataclass(frozen=True)
 class Burst:
-    """Calls of one runner without a break: seconds of the fastest and of the median, processor time over wall time."""
+    """Calls of one runner without a break."""
 
-    seconds: float
-    median: float
-    share: float
+    seconds: float  # of the fastest call
+    median: float  # seconds
+    share: float  # processor time over wall time
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One runner after a race: the fastest call of all quiet bursts, the median of their medians, in seconds.
+    """One runner after a race."""
 
-    ``bursts`` were quiet, ``dropped`` were disturbed.
-    """
-
-    seconds: float
-    median: float
-    bursts: int
-    dropped: int
+    seconds: float  # of the fastest call in all quiet bursts
+    median: float  # of their medians, in seconds
+    bursts: int  # that were quiet
+    dropped: int  # bursts that were disturbed
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times faster than another runner, from the bursts that ran side by side; quartiles show the spread."""
+    """How many times faster than another runner."""
 
-    median: float
-    low: float
+    median: float  # over the bursts that ran side by side
+    low: float  # their lower and upper quartile
     high: float
-    best: float
+    best: float  # of the fastest calls
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,6 @@ class Race:
         return Standing(min(burst.seconds for burst in kept), middle, len(kept), dropped)
 
     def ratio(self, name: str, other: str) -> Ratio:
-        """How many times `name` is faster than `other`."""
         both = zip(self.bursts[name], self.bursts[other], self.quiet(name), self.quiet(other), strict=True)
         ratios = sorted(theirs.seconds / ours.seconds for ours, theirs, a, b in both if a and b)
         best = self.standing(other).seconds / self.standing(name).seconds
@@ -112,18 +108,17 @@ PASS_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Roofline:
-    """Billions of floating point operations per second of one thread: a nonzero on one vector is one such load."""
+    """Billions of floating point operations per second of one thread that loads a vector for each multiply-add."""
 
-    l1: float
-    l2: float
+    l1: float  # from the first-level cache
+    l2: float  # from the second-level cache
 
 
 def measure_roofline(library: KernelLibrary, *, repeats: int = 9) -> Roofline:
     """The best of several measurements; a multiply-add counts as two operations."""
     rates = {}
     for name, size in LEVELS.items():
-        data = library.zeros(size // 4)
-        passes = PASS_BYTES // size
+        data, passes = library.zeros(size // 4), PASS_BYTES // size
         seconds = min(library.rate(data.ctypes.data, size, passes) for _ in range(repeats))
         rates[name] = 2 * (size // 4) * passes / seconds / 1e9
     return Roofline(**rates)
