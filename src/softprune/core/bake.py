@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from softprune.core.collapse import refuse_nonfinite
 from softprune.core.groups import refuse_sharded
 from softprune.core.parametrization import inside_compiled, link_of, managed_tensors, replace_transform, unregister
+from softprune.goals.constraint import Part, copied
 from softprune.methods.masks import Masked
 from softprune.methods.transforms import Target, Transform
 from softprune.structure.gates import behind_gates, fold_gates, fold_ranks
+
+if TYPE_CHECKING:
+    from softprune.core.sparsifier import Sparsifier
 
 
 def managed_targets(model: nn.Module) -> tuple[Target, ...]:
@@ -27,20 +31,20 @@ def managed_targets(model: nn.Module) -> tuple[Target, ...]:
     return tuple(Target(name, tuple(places)) for name, places in sites.values())
 
 
-def linked_targets(model: nn.Module, sparsifier: Any) -> tuple[tuple[Target, ...], nn.Module]:
-    """The tensors that a Sparsifier manages, or whose copies these are, under the names that they have in its model.
-
-    `model` is that model, a copy of it, or anything around either; the part of it that is or was the model of the
-    Sparsifier is returned too.
-    """
-    found, part = [], model
+def parts_of(sparsifier: Sparsifier, model: nn.Module) -> tuple[tuple[Part, ...], tuple[Target, ...]]:
+    """The goals and tensors of a Sparsifier as they are in `model`: its own model, a copy, or what is around either."""
+    found, inner = [], model
     for target in managed_targets(model):
         link = link_of(*target.sites[0])
         if link.sparsifier is sparsifier:
             if target.name.endswith(f".{link.name}"):
-                part = model.get_submodule(target.name.removesuffix(f".{link.name}"))
-            found.append(Target(link.name, target.sites))
-    return tuple(found), part
+                inner = model.get_submodule(target.name.removesuffix(f".{link.name}"))
+            found.append(Target(link.name, target.sites))  # under the name that it has in the model of the Sparsifier
+    own = {id(target.raw) for target in sparsifier.targets}
+    if all(id(target.raw) in own for target in found):
+        return sparsifier.goals, sparsifier.targets
+    targets = copied(sparsifier.targets, found)
+    return tuple(part.on(inner, targets) for part in sparsifier.goals), targets
 
 
 def bake(model: nn.Module, *, at: Literal["now", "target"] | None = None, fold: bool = True) -> nn.Module:

@@ -78,6 +78,19 @@ def refuse_nonfinite(targets: Sequence[Target], what: str) -> None:
         )
 
 
+def refuse_uninitialised(targets: Sequence[Target], behind: Sequence[Target]) -> None:
+    """Raise where training cannot begin: weights without values, or NaN and infinite ones."""
+    for target in targets:
+        if target.raw.device.type == "meta":
+            raise ValueError(f"{target.name} is on the meta device: give it values before attach()")
+    if bad := find_nonfinite((*targets, *behind)):
+        raise ValueError(
+            f"training needs finite weights; {bad[0]}. After to_empty() call the reset_parameters() of every module "
+            "or load a checkpoint: what is written in place into the weight of a sparsified layer, as nn.init does, "
+            "is lost"
+        )
+
+
 def _inspect(target: Target) -> list[Collapse]:
     effective = effective_weight(target)
     if not effective.any():

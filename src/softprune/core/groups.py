@@ -30,7 +30,7 @@ def whole(t: Tensor) -> Tensor:
 
 
 def local(t: Tensor) -> Tensor:
-    """What this process holds of a tensor: a shard's own part, or all of a plain tensor."""
+    """What this process holds of a tensor."""
     return t.to_local() if isinstance(t, DTensor) else t
 
 
@@ -97,8 +97,8 @@ def refuse_split(targets: tuple[Target, ...], thresholds: int, shared: int) -> N
         )
 
 
-def refuse_readers(contexts: Mapping[Method, Context]) -> None:
-    """Raise if a method that looks at whole weights has a sharded tensor."""
+def refuse_readers(contexts: Mapping[Method, Context], *, to_goal: bool) -> None:
+    """Raise if a method that looks at whole weights, as every one does under a goal, has a sharded tensor."""
     for method, context in contexts.items():
         if method.reads_weights:
             refuse_sharded(
@@ -106,6 +106,8 @@ def refuse_readers(contexts: Mapping[Method, Context]) -> None:
                 str(method),
                 "it looks at whole weights after each step; use DistributedDataParallel, or min_keep=0",
             )
+        if to_goal:
+            refuse_sharded(context.targets, "training to a goal", "use DistributedDataParallel")
 
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -117,25 +119,25 @@ ELEMENTWISE = (SGD, Adam, AdamW, NAdam, RAdam, Adamax, RMSprop, Adagrad, Adadelt
 
 def param_groups(
     model: nn.Module,
-    thresholds: Sequence[nn.Parameter],
-    undecayed: Sequence[nn.Parameter] = (),
-    *,
-    managed: Iterable[nn.Parameter] = (),
+    targets: Sequence[Target] = (),
     importances: Sequence[nn.Parameter] = (),
+    *,
     weight_decay: float,
     norm_decay: float,
-    threshold_decay: float,
+    threshold_decay: float | None = None,
     importance_decay: float | None = None,
 ) -> list[dict[str, Any]]:
     """Groups that hold each trainable parameter once: "weight", "norm", "importance", "threshold" and "undecayed".
 
     None is empty. "norm" has the parameters of normalisation modules and everything else of one dimension, such as
-    biases, unless it is managed. Importances are decayed like weights, and are among them, unless `importance_decay`
-    is given.
+    biases, unless it is managed. Thresholds and importances are decayed like weights unless they have a decay of their
+    own; importances without one are among the weights.
     """
+    threshold_decay = weight_decay if threshold_decay is None else threshold_decay
     check_decay("weight_decay", weight_decay)
     check_decay("norm_decay", norm_decay)
     check_decay("threshold_decay", threshold_decay)
+    thresholds, undecayed = learnt(targets), learnt(targets, decayed=False)
     if thresholds and threshold_decay == 0:
         raise ValueError(
             "threshold_decay is 0: without decay s never leaves s_init and nothing becomes sparse; "
@@ -148,7 +150,7 @@ def param_groups(
         if not importances:
             raise ValueError("importance_decay is for importances of units, and there are none: leave it out")
     seen = {id(p) for p in (*thresholds, *undecayed, *importances)}
-    kept = {id(p) for p in managed}
+    managed = {id(target.raw) for target in targets}
     weights: list[nn.Parameter] = []
     norms: list[nn.Parameter] = []
     for module in model.modules():
@@ -157,24 +159,20 @@ def param_groups(
                 continue
             seen.add(id(parameter))
             small = isinstance(module, NORMS) or parameter.ndim <= 1
-            (norms if small and id(parameter) not in kept else weights).append(parameter)
+            (norms if small and id(parameter) not in managed else weights).append(parameter)
     groups: list[dict[str, Any]] = [
         {"name": "weight", "params": weights, "weight_decay": weight_decay},
         {"name": "norm", "params": norms, "weight_decay": norm_decay},
         {"name": "importance", "params": list(importances), "weight_decay": importance_decay},
-        {"name": "threshold", "params": list(thresholds), "weight_decay": threshold_decay},
-        {"name": "undecayed", "params": list(undecayed), "weight_decay": 0.0},
+        {"name": "threshold", "params": thresholds, "weight_decay": threshold_decay},
+        {"name": "undecayed", "params": undecayed, "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
 
 def learnt(targets: Iterable[Target], *, decayed: bool = True) -> list[nn.Parameter]:
-    """The parameters of transforms that an optimizer must train, each once: those with weight decay, or those without.
-
-    The first are thresholds.
-    """
-    transforms = [t.transform for t in targets]
-    found = [p for transform in transforms if transform.decayed is decayed for p in transform.parameters()]
+    """What transforms learn, each parameter once: with weight decay, which are the thresholds, or without."""
+    found = [p for t in targets if t.transform.decayed is decayed for p in t.transform.parameters()]
     return [p for p in dict.fromkeys(found) if p.requires_grad]
 
 
@@ -201,16 +199,19 @@ def join_group(
     *,
     group_name: Literal["threshold", "undecayed"] = "threshold",
 ) -> None:
-    """Let a threshold, or another parameter of a method, be trained by an optimizer that was built before it existed.
+    """Let what a method learns be trained by an optimizer that was built before it existed.
 
-    It joins the group of its own weight, so it follows the same learning rate schedule and has the same decay,
-    as in the paper. A decay of its own needs a group of its own, like that of its weight in everything else.
+    It joins the group of its weight and so has the same learning rate schedule and decay, as in the paper. A decay of
+    its own needs a group of its own, like that of its weight in everything else.
     """
     found = group_of(weight, optimizers)
     assert found is not None
     optimizer, group = found
     kind = type(optimizer).__name__
-    if not _elementwise(optimizer):
+    # A subclass with a step of its own may do anything. torch wraps the step of every class that it meets, so what is
+    # compared is the function inside the wrappers.
+    own_step = inspect.unwrap(type(optimizer).step)
+    if not any(own_step is inspect.unwrap(known.step) for known in ELEMENTWISE):
         raise ValueError(
             f"{name} is in no optimizer and {kind} is not known to treat each element on its own: put the "
             f'"{group_name}" group of param_groups() into an SGD or AdamW and attach that one too'
@@ -242,20 +243,10 @@ def take_out(thresholds: Iterable[nn.Parameter], optimizers: Sequence[Optimizer]
     """
     for s in thresholds:
         found = group_of(s, optimizers)
-        if found is None or found[1].get("weight_decay") == decay:
-            continue
-        group = found[1]
-        place = next(i for i, p in enumerate(group["params"]) if p is s)
-        del group["params"][place]
-        if "param_names" in group:
-            del group["param_names"][place]
-
-
-def _elementwise(optimizer: Optimizer) -> bool:
-    # A subclass with a step of its own may do anything. torch wraps the step of every class that it meets, so
-    # what is compared is the function inside the wrappers.
-    own = inspect.unwrap(type(optimizer).step)
-    return any(own is inspect.unwrap(known.step) for known in ELEMENTWISE)
+        if found is not None and found[1].get("weight_decay") != decay:
+            place = next(i for i, p in enumerate(found[1]["params"]) if p is s)
+            for key in {"params", "param_names"} & found[1].keys():
+                del found[1][key][place]
 
 
 def _append(group: dict[str, Any], s: nn.Parameter, name: str) -> None:
@@ -330,30 +321,32 @@ def unchanged_on_error(optimizers: Sequence[Optimizer]) -> Iterator[None]:
 
 
 def place(
-    learnt: Mapping[nn.Parameter, tuple[str, nn.Parameter]],
+    model: nn.Module,
+    targets: Sequence[Target],
     optimizers: Sequence[Optimizer],
     *,
     decayed: bool,
     decay: float | None = None,
 ) -> None:
-    """See that every parameter of a transform is trained, and has weight decay or none.
+    """See that one of the optimizers trains everything that transforms learn; what none has joins its weight's group.
 
-    Args:
-        learnt: each with its name and a weight that it acts on.
-        optimizers: one of them must train it; else it joins the group of its weight.
-        decayed: True for thresholds; they would never move without decay, and nothing would become sparse.
-        decay: that of thresholds; None takes that of the group.
+    Thresholds (`decayed`) would never move without weight decay, and nothing would become sparse; other parameters
+    must have none. `decay` is that of thresholds, by default that of the group.
     """
     if decay is not None:
         check_decay("threshold_decay", decay)
-    for parameter, (name, weight) in learnt.items():
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    weights = {p: target.raw for target in reversed(targets) for p in target.transform.parameters()}
+    for parameter in learnt(targets, decayed=decayed):
+        name = names[parameter]
         _refuse_hooked(name, parameter)
         holders = [o for o in optimizers if group_of(parameter, [o])]
         if len(holders) > 1:
             raise ValueError(f"{name} is in {len(holders)} of the attached optimizers; keep it in one")
         if not holders:
             group_name: Literal["threshold", "undecayed"] = "threshold" if decayed else "undecayed"
-            join_group(parameter, name, weight, optimizers, decay if decayed else 0.0, group_name=group_name)
+            own_decay = decay if decayed else 0.0
+            join_group(parameter, name, weights[parameter], optimizers, own_decay, group_name=group_name)
         found = group_of(parameter, optimizers)
         assert found is not None
         kind, has = type(found[0]).__name__, found[1].get("weight_decay", 0.0)

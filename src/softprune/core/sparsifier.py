@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -29,6 +28,7 @@ from softprune.core.collapse import (
     find_cut,
     find_nonfinite,
     refuse_nonfinite,
+    refuse_uninitialised,
 )
 from softprune.core.groups import (
     learnt,
@@ -36,7 +36,6 @@ from softprune.core.groups import (
     place,
     refuse_optimizers,
     refuse_readers,
-    refuse_sharded,
     refuse_split,
     settle,
     settled_weight,
@@ -47,10 +46,9 @@ from softprune.core.hooks import StepHooks, nonfinite
 from softprune.core.parametrization import Link
 from softprune.core.state_file import load_folder, restore, save_folder, snapshot
 from softprune.forecast.forecast import Forecast, outlook
-from softprune.goals.constraint import Part, copied
-from softprune.goals.select import keep_largest
+from softprune.goals.constraint import Part
 from softprune.goals.solve import learn, observe, solve
-from softprune.methods.base import Context, Method
+from softprune.methods.base import Method
 from softprune.methods.transforms import Target
 from softprune.structure.gates import VECTOR, behind_gates, has_importances
 from softprune.structure.kinds import unit_kind
@@ -72,13 +70,11 @@ class Sparsifier:
 
     Attributes:
         model: the managed model, the same object that was given.
-        method: the method as it was given; rules may have refined it for single tensors.
+        method: as it was given; rules may have refined it for single tensors.
         plan: what each tensor got; print it.
         targets: the managed tensors.
         goals: the parts of the model whose total is prescribed.
-        units: what is kept or pruned as a whole.
         contexts: the method as rules have refined it, each with its tensors and what it remembers.
-        seed: of everything that is drawn at random.
         step: optimizer steps completed since `attach` (continued by `load_state_dict`).
         forecast: when sparsity will set in, computed by `attach`; None for methods without thresholds.
     """
@@ -101,7 +97,9 @@ class Sparsifier:
         self.total_steps: int | None = None
         self.forecast: Forecast | None = None
         self.frozen: Freezable | None = None
-        self.contexts = _contexts(plan, model, seed)
+        self.contexts = plan.contexts(model, seed)
+        # The order in which optimizers of earlier checkpoints have what transforms learn.
+        self._by_method = [target for context in self.contexts.values() for target in context.targets]
         self._hooks: StepHooks | None = None
         self._watch = CollapseWatch()
         self._thresholds = len({p for t in self.targets if t.transform.decayed for p in t.transform.parameters()})
@@ -144,13 +142,11 @@ class Sparsifier:
         """
         return param_groups(
             self.model,
-            list(self._learnt(decayed=True)),
-            list(self._learnt(decayed=False)),
-            managed=[target.raw for target in self.targets],
-            importances=[target.raw for target in self._importances],
+            self._by_method,
+            [target.raw for target in self._importances],
             weight_decay=weight_decay,
             norm_decay=norm_decay,
-            threshold_decay=weight_decay if threshold_decay is None else threshold_decay,
+            threshold_decay=threshold_decay,
             importance_decay=importance_decay,
         )
 
@@ -163,42 +159,36 @@ class Sparsifier:
         steps_per_scheduler_step: int = 1,
         follow: bool = True,
     ) -> O | tuple[O, ...]:
-        """Follow the steps of these optimizers; your loop stays as it is.
+        """Follow the steps of these optimizers, which are returned; your loop stays as it is.
 
         Thresholds that are in none of the optimizers (one built before `sparsify`) join the group of their weight.
 
         Args:
-            optimizers: those that train the model.
             total_steps: optimizer steps of the whole training.
             threshold_decay: decay of s, for optimizers that do not hold the thresholds yet.
             scheduler: the learning rate scheduler (or a callable from step to learning rate), for the forecast.
             steps_per_scheduler_step: optimizer steps between two scheduler steps.
             follow: by hooks, so that nothing else is to be done. False is for loops that do not call the `step` of
                 these optimizers: there call `before_step` and `after_step` around each.
-
-        Returns:
-            The optimizer, or all of them.
         """
         self._refuse_finished()
         if self._hooks is not None:
             raise ValueError("optimizers are attached already: pass all of them in one call of attach()")
         refuse_optimizers(optimizers, self.targets, total_steps)
-        thresholds = self._learnt(decayed=True)
+        thresholds = learnt(self._by_method)
         refuse_split(self.targets, len(thresholds), self._thresholds)
-        refuse_readers(self.contexts)
-        if self.goals:
-            refuse_sharded(self.targets, "training to a goal", "use DistributedDataParallel")
-            if threshold_decay is not None:
-                raise ValueError("threshold_decay has no effect under a goal, which sets the thresholds: leave it out")
+        refuse_readers(self.contexts, to_goal=bool(self.goals))
+        if self.goals and threshold_decay is not None:
+            raise ValueError("threshold_decay has no effect under a goal, which sets the thresholds: leave it out")
         for method, context in self.contexts.items():
             context.step, context.total_steps, context.optimizers = self.step, total_steps, optimizers
             method.check(context)
-        self._refuse_uninitialised()
+        refuse_uninitialised(self.targets, self._behind)
         if not self._solved:
             self.solve()
         with unchanged_on_error(optimizers):
-            place(thresholds, optimizers, decayed=True, decay=threshold_decay)
-            place(self._learnt(decayed=False), optimizers, decayed=False)
+            place(self.model, self._by_method, optimizers, decayed=True, decay=threshold_decay)
+            place(self.model, self._by_method, optimizers, decayed=False)
             plan = (total_steps, scheduler, steps_per_scheduler_step)
             self.forecast = outlook(self.targets, optimizers, *plan, done=self.step) if thresholds else None
         self.total_steps = total_steps
@@ -208,8 +198,7 @@ class Sparsifier:
     def before_step(self, optimizer: Optimizer | None = None) -> None:
         """Say that a step begins, with the gradients in place; only after ``attach(..., follow=False)``.
 
-        Args:
-            optimizer: the one that steps; None where only one is attached.
+        The optimizer that steps must be named where several are attached.
         """
         self._attached().begin(optimizer)
 
@@ -242,16 +231,15 @@ class Sparsifier:
     def solve(self, model: nn.Module | None = None, *, at: float | None = None) -> None:
         """Meet every goal exactly with the weights as they are now. Training does this after every step.
 
-        Args:
-            model: a copy of the model whose weights are others, such as `AveragedModel(...).module`.
-            at: the point of the training whose share of the goal shall hold; now by default, 1 for the whole goal.
+        `model` may be a copy whose weights are others, such as `AveragedModel(...).module`. `at` is the point of the
+        training whose share of the goal shall hold: now by default, 1 for the whole goal.
         """
-        parts = self.goals if model is None else self._parts_of(model)[0]
-        if self.frozen in ("support", "budget"):
-            return
+        parts = self.goals if model is None else baking.parts_of(self, model)[0]
         self._solve(parts, self.progress if at is None else at)
 
     def _solve(self, parts: Sequence[Part], progress: float) -> None:
+        if self.frozen in ("support", "budget"):
+            return
         for part in parts:
             if progress >= 1.0:
                 part.rise()
@@ -277,8 +265,7 @@ class Sparsifier:
         for target in self.targets:
             effective = settled_weight(target)
             densities[target.name] = int(torch.count_nonzero(effective)) / effective.numel()
-            if not bool(torch.isfinite(effective.sum(dtype=torch.float64))):
-                bad = int((~torch.isfinite(effective)).sum())
+            if bad := int((~torch.isfinite(effective)).sum()):
                 words = f"{bad} of {effective.numel():,} weights are NaN or infinite, and counted as kept"
                 warnings.warn(f"non-finite weights: {target.name}: {words}", CollapseWarning, stacklevel=2)
             if target in self._importances:
@@ -294,8 +281,7 @@ class Sparsifier:
     def diagnose(self) -> list[Diagnosis]:
         """Per tensor: s, threshold, density, P, the L1 norm of the living weights, the balance of forces."""
         self._refuse_finished()
-        attached = self._hooks
-        optimizers, seen = (attached.optimizers, attached.seen) if attached else ((), {})
+        optimizers, seen = (self._hooks.optimizers, self._hooks.seen) if self._hooks else ((), {})
         return [diagnose(target, optimizers, seen) for target in self.targets]
 
     def check(self, example: Any = None) -> list[Collapse]:
@@ -316,32 +302,24 @@ class Sparsifier:
     # leaving
 
     def bake(self, *, at: Literal["now", "target"] | None = None, fold: bool = True) -> nn.Module:
-        """The plain model with zeros in its weights: the same object, with its own classes and keys back.
-
-        Args:
-            at: under a goal that the training has not reached yet: "now" takes the weights as sparse as they are,
-                "target" makes them as sparse as the goal says, without training.
-            fold: replace layers whose ranks were managed by smaller ones; False keeps them, with zeros in m.
-        """
-        self._refuse_finished()
-        return self._finish(partial(baking.bake, at=at, fold=fold))
+        """The plain model with zeros in its weights, as `softprune.bake` makes it, and no optimizer attached."""
+        return self._finish(lambda model: baking.bake(model, at=at, fold=fold))
 
     def prepare_bake(self, model: nn.Module, at: Literal["now", "target"] | None) -> None:
         """Meet the goals in the model, or in a copy whose weights are others; refuse where they are not due yet."""
-        parts, targets = self._parts_of(model)
+        parts, targets = baking.parts_of(self, model)
         refuse_nonfinite(targets, "bake()")
         progress = 1.0 if at == "target" else self.progress
         if self.frozen in ("support", "budget"):
             for target in targets:
                 settle(target)  # as baking does; a held budget is that of the present weights
-            missed = [part for part in parts if at != "now" and part.spent() > part.final]
-            if missed:
-                words = missed[0].goal.words
-                raise ValueError(
-                    f"the {self.frozen} was frozen before the goal held: {words(missed[0].spent())} is kept where "
-                    f'{missed[0].goal} allows {words(missed[0].final)}; say bake(at="now") to take it as it is, or '
-                    "freeze after the schedule has ended"
-                )
+            for part in () if at == "now" else parts:
+                if part.spent() > part.final:
+                    raise ValueError(
+                        f"the {self.frozen} was frozen before the goal held: {part.goal.words(part.spent())} is kept "
+                        f'where {part.goal} allows {part.goal.words(part.final)}; say bake(at="now") to take it as it '
+                        "is, or freeze after the schedule has ended"
+                    )
             return
         if at is None and not all(part.reached(progress) for part in parts):
             raise ValueError(
@@ -351,15 +329,6 @@ class Sparsifier:
         # Weights that were put in since, or a mask that is renewed only now and then, may be behind.
         if not all(part.met(progress) for part in parts):
             self._solve(parts, progress)
-
-    def _parts_of(self, model: nn.Module) -> tuple[tuple[Part, ...], tuple[Target, ...]]:
-        """The goals and tensors of the model, or of a copy of it, that this module is or contains."""
-        targets, inner = baking.linked_targets(model, self)
-        own = {id(target.raw) for target in self.targets}
-        if all(id(target.raw) in own for target in targets):
-            return self.goals, self.targets
-        targets = copied(self.targets, targets)
-        return tuple(part.on(inner, targets) for part in self.goals), targets
 
     def remove(self) -> nn.Module:
         """The raw dense model back, as if `sparsify` had never been called, with the weights as trained."""
@@ -393,14 +362,6 @@ class Sparsifier:
         load_folder(self, Path(folder))
 
     # inside
-
-    def _learnt(self, *, decayed: bool) -> dict[nn.Parameter, tuple[str, nn.Parameter]]:
-        """What transforms learn, with or without decay: the name of each parameter, and a weight that it acts on."""
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        # By methods, as optimizers of earlier checkpoints have them.
-        targets = [target for context in self.contexts.values() for target in context.targets]
-        weights = {p: target.raw for target in reversed(targets) for p in target.transform.parameters()}
-        return {p: (names[p], weights[p]) for p in learnt(targets, decayed=decayed)}
 
     def _before_step(self, loss_scale: float) -> None:
         # bake(model) leaves the hooks behind; a plain model trains on without them.
@@ -454,24 +415,11 @@ class Sparsifier:
         words = f"{type(self.method).__name__}, step {self.step}"
         if self.total_steps:
             words += f" of {self.total_steps}"
-        if not self.managed:
-            return profile_sheet(self.profile, caption=f"{words}, baked or removed", units=self.units.text)
         # To show must not talk to other processes, nor read weights that have no values.
-        if any(sharded(t) or t.raw.device.type == "meta" for t in self.targets):
-            return profile_sheet(self.profile, caption=f"{words}, not measured", units=self.units.text)
+        if not self.managed or any(sharded(t) or t.raw.device.type == "meta" for t in self.targets):
+            words += ", not measured" if self.managed else ", baked or removed"
+            return profile_sheet(self.profile, caption=words, units=self.units.text)
         return budget_sheet(self.measure(), caption=words)
-
-    def _refuse_uninitialised(self) -> None:
-        for target in self.targets:
-            if target.raw.device.type == "meta":
-                raise ValueError(f"{target.name} is on the meta device: give it values before attach()")
-        bad = find_nonfinite(self._all_targets)
-        if bad:
-            raise ValueError(
-                f"training needs finite weights; {bad[0]}. After to_empty() call the reset_parameters() of every "
-                "module or load a checkpoint: what is written in place into the weight of a sparsified layer, as "
-                "nn.init does, is lost"
-            )
 
     def _refuse_finished(self) -> None:
         if not self.managed:
@@ -482,16 +430,3 @@ class Sparsifier:
         model = leave(self.model)
         self.detach()
         return model
-
-
-def _contexts(plan: Plan, model: nn.Module, seed: int) -> dict[Method, Context]:
-    """One for each method that rules have made, in the order of its first tensor."""
-    contexts: dict[Method, Context] = {}
-    for planned in plan.managed:
-        assert planned.method is not None
-        new = Context(0, 1, [], (), {}, plan.shared, seed, keep_largest=keep_largest, model=model)
-        context = contexts.setdefault(planned.method, new)
-        context.targets = [*context.targets, planned.target]
-        if planned.kept is not None:
-            context.kept = {**context.kept, planned.target.name: planned.kept}
-    return contexts

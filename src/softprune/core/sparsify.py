@@ -31,7 +31,8 @@ from softprune.core.sparsifier import Sparsifier
 from softprune.goals.base import Goal, Schedule
 from softprune.goals.constraint import Part, make_part
 from softprune.goals.goal import Params, Rank, checked_goal
-from softprune.methods.base import Method, Total, from_config
+from softprune.goals.select import keep_largest
+from softprune.methods.base import Context, Method, Total, from_config
 from softprune.methods.transforms import SoftThreshold, Solved
 from softprune.structure.gates import Importance, gates_on
 from softprune.structure.kinds import JointCostOf, unit_kind
@@ -53,6 +54,18 @@ class Plan:
     @property
     def managed(self) -> tuple[PlannedTensor, ...]:
         return tuple(t for t in self.tensors if t.method is not None)
+
+    def contexts(self, model: nn.Module, seed: int) -> dict[Method, Context]:
+        """What each method that rules have made works with, in the order of its first tensor."""
+        contexts: dict[Method, Context] = {}
+        for planned in self.managed:
+            assert planned.method is not None
+            new = Context(0, 1, [], (), {}, self.shared, seed, keep_largest=keep_largest, model=model)
+            context = contexts.setdefault(planned.method, new)
+            context.targets = [*context.targets, planned.target]
+            if planned.kept is not None:
+                context.kept = {**context.kept, planned.target.name: planned.kept}
+        return contexts
 
     def __str__(self) -> str:
         rows = [("tensor", "shape", self.counts, "plan")]

@@ -151,7 +151,7 @@ def _groups(
     given = config.optimizer
     decays: dict[str, Any] = {"weight_decay": given.weight_decay, "norm_decay": given.norm_decay}
     if sparsifier is None:
-        return param_groups(model, [], threshold_decay=0.0, **decays)
+        return param_groups(model, **decays)
     return sparsifier.param_groups(threshold_decay=threshold_decay, importance_decay=given.importance_decay, **decays)
 
 
