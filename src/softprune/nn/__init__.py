@@ -7,27 +7,21 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "FastGRNN": "softprune.nn.fastgrnn",
-    "FastGRNNCell": "softprune.nn.fastgrnn",
-    "FastGRNNClassifier": "softprune.nn.fastgrnn",
-    "LowRankConv2d": "softprune.nn.low_rank",
-    "LowRankLinear": "softprune.nn.low_rank",
-    "fold": "softprune.nn.low_rank",
-    "mobilenet_v1": "softprune.nn.mobilenet",
-    "resnet18": "softprune.nn.resnet",
-    "resnet20": "softprune.nn.resnet",
-    "resnet50": "softprune.nn.resnet",
-    "resnet56": "softprune.nn.resnet",
+    "softprune.nn.fastgrnn": ("FastGRNN", "FastGRNNCell", "FastGRNNClassifier"),
+    "softprune.nn.low_rank": ("LowRankConv2d", "LowRankLinear", "fold"),
+    "softprune.nn.mobilenet": ("mobilenet_v1",),
+    "softprune.nn.resnet": ("resnet18", "resnet20", "resnet50", "resnet56"),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'softprune.nn' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOME_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(_HOMES))
+    return sorted(set(globals()) | set(_HOME_OF))

@@ -29,16 +29,11 @@ class FastGRNNCell(nn.Module):
     Matrices start normal with deviation 0.1, biases at 1, zeta at sigmoid(1), nu at sigmoid(-4).
 
     Args:
-        input_size: features of an input.
-        hidden_size: size of the state.
         rank_w: rank of W, 1 to min(input_size, hidden_size); None for full rank.
         rank_u: rank of U, 1 to hidden_size; None for full rank.
         learned: factor both matrices and weigh their directions; a rank that is given is where learning begins.
         gate: non-linearity of the gate, one of `softprune.ops.recurrence.CURVES`.
         update: non-linearity of the update, likewise.
-
-    Raises:
-        ValueError: for a rank out of range or an unknown non-linearity.
 
     >>> cell = FastGRNNCell(9, 80, learned=True)
     >>> cell(torch.zeros(2, 9), torch.zeros(2, 80)).shape, cell.w.m.shape, cell.u.m.shape

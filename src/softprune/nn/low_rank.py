@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
+# Kernel, groups and padding of the convolutions that are a matrix.
+_POINTWISE = (((1, 1), 1, (0, 0)), ((1, 1), 1, "valid"))
 
 
 def stored_weights(in_features: int, out_features: int, *, rank: int) -> int:
@@ -89,7 +91,7 @@ class LowRankLinear(nn.Module):
             nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Inputs [..., in] to outputs [..., out], through the factors."""
+        """Inputs [..., in] to outputs [..., out]."""
         inner = F.linear(x, self.down)
         return F.linear(inner if self.m is None else inner * self.m, self.up, self.bias)
 
@@ -132,23 +134,33 @@ class LowRankLinear(nn.Module):
     ) -> LowRankLinear | LowRankConv2d:
         """The best layer of a rank for a trained one, by its singular values, which become m.
 
-        Args:
-            layer: a linear layer, or a 1 x 1 convolution without groups.
-            rank: directions to keep, the largest first; all by default.
-            learned: keep the singular values as m; otherwise each factor gets their roots.
+        A convolution must be 1 x 1 without groups. The ``rank`` largest directions are kept, all by default. Without
+        ``learned`` each factor gets the roots of the singular values.
 
         >>> dense = nn.Linear(5, 4)
         >>> thin = LowRankLinear.from_dense(dense)
         >>> torch.allclose(thin.weight, dense.weight, atol=1e-5), bool((thin.m[:-1] >= thin.m[1:]).all())
         (True, True)
         """
-        if isinstance(layer, nn.Conv2d):
-            return LowRankConv2d(
-                _from_matrix(_pointwise(layer), layer.bias, rank, learned=learned), stride=layer.stride
-            )
-        if not isinstance(layer, nn.Linear):
+        if not isinstance(layer, nn.Linear | nn.Conv2d):
             raise ValueError(f"a Linear or a 1 x 1 Conv2d can be split; got a {type(layer).__name__}")
-        return _from_matrix(layer.weight, layer.bias, rank, learned=learned)
+        if isinstance(layer, nn.Conv2d) and (layer.kernel_size, layer.groups, layer.padding) not in _POINTWISE:
+            raise ValueError(f"only a 1 x 1 convolution without groups and padding is a matrix; got {layer}")
+        weight = layer.weight.flatten(1)
+        outputs, inputs = weight.shape
+        thin = LowRankLinear(inputs, outputs, rank=rank, bias=layer.bias is not None, learned=learned).to(weight)
+        left, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
+        left, values, right = left[:, : thin.rank], values[: thin.rank], right[: thin.rank]
+        if thin.m is None:
+            roots = values.sqrt()
+            left, right = left * roots, right * roots.unsqueeze(1)
+        else:
+            thin.m.copy_(values)
+        thin.up.copy_(left)
+        thin.down.copy_(right)
+        if thin.bias is not None and layer.bias is not None:
+            thin.bias.copy_(layer.bias)
+        return LowRankConv2d(thin, stride=layer.stride) if isinstance(layer, nn.Conv2d) else thin
 
     def extra_repr(self) -> str:
         return (
@@ -180,7 +192,7 @@ class LowRankConv2d(nn.Module):
 
     @torch.no_grad()
     def folded(self) -> nn.Conv2d | LowRankConv2d:
-        """As `LowRankLinear.folded`: of low rank, or a convolution if that takes no more weights."""
+        """As `LowRankLinear.folded`: with factors, or one convolution if that takes no more weights."""
         small = self.linear.folded()
         if isinstance(small, LowRankLinear):
             return LowRankConv2d(small, stride=self.stride).train(self.training)
@@ -196,30 +208,6 @@ def _filled(target: _Layer, like: nn.Linear | LowRankLinear, **values: Tensor) -
     if like.bias is not None:
         target.bias.copy_(like.bias)  # type: ignore[union-attr,operator]
     return target.train(like.training)
-
-
-def _pointwise(conv: nn.Conv2d) -> Tensor:
-    if conv.kernel_size != (1, 1) or conv.groups != 1 or conv.padding not in ((0, 0), "valid"):
-        raise ValueError(f"only a 1 x 1 convolution without groups and padding is a matrix; got {conv}")
-    return conv.weight.flatten(1)
-
-
-def _from_matrix(weight: Tensor, bias: Tensor | None, rank: int | None, *, learned: bool) -> LowRankLinear:
-    outputs, inputs = weight.shape
-    layer = LowRankLinear(inputs, outputs, rank=rank, bias=bias is not None, learned=learned)
-    layer.to(weight.device, weight.dtype)
-    left, values, right = torch.linalg.svd(weight.double(), full_matrices=False)
-    left, values, right = left[:, : layer.rank], values[: layer.rank], right[: layer.rank]
-    if layer.m is None:
-        roots = values.sqrt()
-        left, right = left * roots, right * roots.unsqueeze(1)
-    else:
-        layer.m.copy_(values)
-    layer.up.copy_(left)
-    layer.down.copy_(right)
-    if layer.bias is not None and bias is not None:
-        layer.bias.copy_(bias)
-    return layer
 
 
 @torch.no_grad()

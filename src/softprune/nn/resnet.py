@@ -10,6 +10,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_Stem = Literal["imagenet", "cifar"]
+
 
 def _conv(inputs: int, outputs: int, *, kernel: int, stride: int = 1) -> nn.Conv2d:
     conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=(kernel - 1) // 2, bias=False)
@@ -65,10 +67,32 @@ class _Bottleneck(nn.Module):
         return self.relu(out + (x if self.downsample is None else self.downsample(x)))
 
 
-_BlockType = type[_Basic] | type[_Bottleneck]
+class _Block(nn.Module):
+    """Two 3x3 convolutions with a shortcut that has no parameters (option A)."""
+
+    widening = 1
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.stride = stride
+        self.added = outputs - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        # Option A: every second pixel; the new channels are zeros, half of them on either side.
+        half = self.added // 2
+        shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.added - half))
+        return F.relu(out + shortcut)
 
 
-def _stage(block: _BlockType, inputs: int, *, width: int, depth: int, stride: int) -> nn.Sequential:
+def _stage(
+    block: type[_Basic | _Bottleneck | _Block], inputs: int, *, width: int, depth: int, stride: int
+) -> nn.Sequential:
     first = block(inputs, width, stride=stride)
     return nn.Sequential(first, *(block(width * block.widening, width, stride=1) for _ in range(depth - 1)))
 
@@ -81,11 +105,11 @@ class ResNet(nn.Module):
 
     def __init__(
         self,
-        block: _BlockType,
+        block: type[_Basic | _Bottleneck],
         depths: Sequence[int],
         *,
         num_classes: int,
-        stem: Literal["imagenet", "cifar"],
+        stem: _Stem,
     ) -> None:
         super().__init__()
         if stem not in ("imagenet", "cifar"):
@@ -118,46 +142,22 @@ def resnet50(num_classes: int = 1000) -> ResNet:
     return ResNet(_Bottleneck, (3, 4, 6, 3), num_classes=num_classes, stem="imagenet")
 
 
-def resnet18(num_classes: int = 10, *, stem: Literal["imagenet", "cifar"] = "cifar") -> ResNet:
+def resnet18(num_classes: int = 10, *, stem: _Stem = "cifar") -> ResNet:
     """ResNet18; with the CIFAR stem (3x3, stride 1, no max pool) 11,164,352 weights in 21 tensors."""
     return ResNet(_Basic, (2, 2, 2, 2), num_classes=num_classes, stem=stem)
 
 
-# The CIFAR-10 ResNets of He et al. (2015), section 4.2: three stages of 16, 32 and 64 channels.
-
-
-class _Block(nn.Module):
-    """Two 3x3 convolutions with a shortcut that has no parameters (option A)."""
-
-    def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.stride = stride
-        self.added = outputs - inputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        # Option A: every second pixel; the new channels are zeros, half of them on either side.
-        half = self.added // 2
-        shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.added - half))
-        return F.relu(out + shortcut)
-
-
 class CifarResNet(nn.Module):
-    """6 n + 2 layers: a convolution, three stages of n blocks, a linear classifier."""
+    """6 n + 2 layers: a convolution, stages of n blocks with 16, 32 and 64 channels, a linear classifier."""
 
     def __init__(self, depth: int, *, num_classes: int) -> None:
         super().__init__()
         n = depth // 6
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = _cifar_stage(n, 16, 16, stride=1)
-        self.layer2 = _cifar_stage(n, 16, 32, stride=2)
-        self.layer3 = _cifar_stage(n, 32, 64, stride=2)
+        self.layer1 = _stage(_Block, 16, width=16, depth=n, stride=1)
+        self.layer2 = _stage(_Block, 16, width=32, depth=n, stride=2)
+        self.layer3 = _stage(_Block, 32, width=64, depth=n, stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.linear = nn.Linear(64, num_classes)
         for module in self.modules():
@@ -169,11 +169,6 @@ class CifarResNet(nn.Module):
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(self.avgpool(x).flatten(1))
-
-
-def _cifar_stage(depth: int, inputs: int, outputs: int, *, stride: int) -> nn.Sequential:
-    first = _Block(inputs, outputs, stride=stride)
-    return nn.Sequential(first, *(_Block(outputs, outputs, stride=1) for _ in range(depth - 1)))
 
 
 def resnet20(num_classes: int = 10) -> CifarResNet:

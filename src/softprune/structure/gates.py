@@ -57,8 +57,7 @@ class Gate(nn.Module):
 
     @property
     def importances(self) -> Tensor:
-        m: Tensor = self.owner.m
-        return m
+        return self.owner.m
 
     def spread(self, m: Tensor, raw: Tensor) -> Tensor:
         """The importances in a shape that broadcasts to the raw tensor's."""

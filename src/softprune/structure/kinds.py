@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,37 +16,34 @@ from torch.utils._pytree import tree_leaves
 
 from softprune.budget.profiler import low_rank_uses, profile, prunable_tensors, sandbox, weight_names
 from softprune.budget.units import Units
-from softprune.core.parametrization import raw_parameter
+from softprune.core.parametrization import raw_parameter, transform_of
 from softprune.goals.base import Goal
 from softprune.goals.scan import Array
 from softprune.methods.base import Method
 from softprune.methods.transforms import Target
-from softprune.structure.gates import IMPORTANCE, VECTOR, Gate, Gated, Importance, gated, learns_rank, tensor_name
+from softprune.structure.gates import IMPORTANCE, VECTOR, Gated, Importance, gated, learns_rank, tensor_name
 from softprune.structure.joint_cost import FilterCost, JointCost, StoredUnits, SumOfUnits
 from softprune.structure.network import follow
 from softprune.structure.removal import Ledger
+from softprune.structure.rules import CONVOLUTIONS
 
-# Where a tensor is read: its name there, the module, the attribute.
+# A tensor's name, its module, its attribute there.
 Place: TypeAlias = tuple[str, nn.Module, str]
 # The joint cost of a goal, of the importances that it is for, and of others that have goals of their own.
 JointCostOf: TypeAlias = Callable[[Goal, Sequence[Target], Sequence[Target]], "JointCost | None"]
 
 
-class UnitKind(ABC):
-    """What is kept or pruned as a whole, and where it is in a model.
-
-    Args:
-        units: as the user gave them.
-    """
+class UnitKind:
+    """What is kept or pruned as a whole, and where it is in a model."""
 
     # Goals that are numbers of these units.
     _numbers = "Sparsity(...)"
 
     def __init__(self, units: Units) -> None:
-        self.units = units
+        self.units = units  # as the user gave them
 
     def check(self, model: nn.Module, goals: Sequence[Goal], method: Method, example: Any) -> None:
-        """Refuse what these units cannot have, and say which can."""
+        """Refuse goals, methods and models that these units cannot have."""
         if any(p.device.type == "meta" for p in model.parameters()):
             raise ValueError(
                 f"{self.units.text} units need weights that are there: give the model its values, then sparsify"
@@ -61,11 +57,7 @@ class UnitKind(ABC):
                 )
 
     def gates(self, model: nn.Module, example: Any) -> list[Gated]:
-        """Where gates go; nowhere if layers bring their importances.
-
-        Raises:
-            ValueError: if there is no layer for them, or an example is needed and missing.
-        """
+        """Where gates go; nowhere if layers have their own importances."""
         return []
 
     def managed(self, model: nn.Module) -> set[str]:
@@ -77,27 +69,21 @@ class UnitKind(ABC):
         }
 
     def _holds(self, module: nn.Module) -> bool:
-        """Whether this module holds importances of these units."""
         return isinstance(module, Importance)
 
     def computed(self, model: nn.Module) -> list[Place]:
-        """Weights that are candidates and no Parameters of their module."""
+        """Weights that are candidates but not Parameters of their module."""
         return []
 
-    @abstractmethod
     def joint_cost(self, model: nn.Module, goals: Sequence[Goal], gates: Sequence[Gated], example: Any) -> JointCostOf:
-        """What makes the joint costs of these goals; all that must be seen of the model without gates is seen now."""
+        """What makes the joint costs of these goals. It is called before gates are on, and inspects the plain model."""
+        return lambda goal, targets, others: None
 
     def stored(self, model: nn.Module, importances: Mapping[nn.Module, Tensor]) -> int | None:
-        """Parameters of a managed network, biases and norms included, as they will be stored.
+        """Parameters of a managed network, biases and norms included, as they will be stored without zero importances.
 
-        Args:
-            model: with its gates.
-            importances: by the module that holds them; those that are zero are pruned.
-
-        Returns:
-            None where it cannot be told: what a filter costs shows when the network is shrunk, and what a single
-            weight costs depends on the format.
+        None where it is unknown: what a filter costs shows when the network is shrunk, and what a single weight costs
+        depends on the format. ``importances`` are by the module that holds them.
         """
         return None
 
@@ -113,7 +99,7 @@ class WeightKind(UnitKind):
         return {t.name for t in prunable_tensors(model)} | {name for name, _, _ in self.computed(model)}
 
     def computed(self, model: nn.Module) -> list[Place]:
-        """Those that are parametrized, pruned by torch, or normalised by hooks."""
+        """Weights that are parametrized, pruned by torch, or normalised by hooks."""
         return [
             (tensor_name(path, tensor), module, tensor)
             for path, module in model.named_modules()
@@ -121,12 +107,8 @@ class WeightKind(UnitKind):
             if tensor not in module._parameters
         ]
 
-    def joint_cost(self, model: nn.Module, goals: Sequence[Goal], gates: Sequence[Gated], example: Any) -> JointCostOf:
-        return lambda goal, targets, others: None
 
-
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_LAYERS = (*_CONVOLUTIONS, nn.Linear)
+_LAYERS = (*CONVOLUTIONS, nn.Linear)
 
 
 class FilterKind(UnitKind):
@@ -152,18 +134,16 @@ class FilterKind(UnitKind):
             raise ValueError("to prune filters, pass example=: an input that shows which norm follows which layer")
         norms, last = _watched(model, example)
         found = []
-        for path, module in model.named_modules():
-            if not isinstance(module, _LAYERS) or module in last or not module.weight.requires_grad:
-                continue
-            if isinstance(module, _CONVOLUTIONS) and module.groups > 1 and module.groups == module.in_channels:
+        for path, module in _layers(model):
+            depthwise = isinstance(module, CONVOLUTIONS) and 1 < module.groups == module.in_channels
+            if depthwise or module in last:
                 continue
             owner = norms.get(module, module)
             if not isinstance(owner.weight, Tensor):
                 continue  # a norm without a scale
             tensors = tuple((owner, name) for name in ("weight", "bias") if getattr(owner, name) is not None)
             found.append(Gated(path, module, (module.weight.shape[0],), tensors))
-        what = "a convolution or linear layer whose outputs stay inside the network"
-        return _some(found, model, what)
+        return _some(found, model, "a convolution or linear layer whose outputs stay inside the network")
 
     def joint_cost(self, model: nn.Module, goals: Sequence[Goal], gates: Sequence[Gated], example: Any) -> JointCostOf:
         if all(goal.measure is None for goal in goals):
@@ -192,9 +172,7 @@ class BlockKind(UnitKind):
 
     def gates(self, model: nn.Module, example: Any) -> list[Gated]:
         size, found = (self.units.rows, self.units.cols), []
-        for path, module in model.named_modules():
-            if not isinstance(module, _LAYERS) or not module.weight.requires_grad:
-                continue
+        for path, module in _layers(model):
             rows, cols = module.weight.shape[:2]
             if rows >= size[0] and cols >= size[1]:
                 shape = (-(-rows // size[0]), -(-cols // size[1]))
@@ -223,15 +201,20 @@ class BlockKind(UnitKind):
 
     @torch.no_grad()
     def stored(self, model: nn.Module, importances: Mapping[nn.Module, Tensor]) -> int | None:
-        """By the weights in the blocks that stay."""
         places = gated(model)
         inside = {p for m in model.modules() if isinstance(m, Importance) for p in m.parameters()}
         inside |= {raw_parameter(module, tensor) for module, tensor in places}
-        return sum(_behind_open(module, tensor, importances) for module, tensor in places) + _outside(model, inside)
+        total = _outside(model, inside)
+        for module, tensor in places:
+            gate: Any = transform_of(module, tensor)
+            raw = raw_parameter(module, tensor)
+            spread = gate.spread(importances.get(gate.owner, gate.importances), raw)
+            total += int(torch.count_nonzero(spread.expand_as(raw)))
+        return total
 
 
 class RankKind(UnitKind):
-    """Directions of low-rank layers that learn their rank, which bring their importances and say what they store."""
+    """Directions of low-rank layers that learn their rank, which have importances and know what they store."""
 
     def _holds(self, module: nn.Module) -> bool:
         return learns_rank(module)
@@ -243,21 +226,18 @@ class RankKind(UnitKind):
             if goal.measure is None:
                 return None
             layers: dict[str, Any] = {path: m for path, m in model.named_modules() if learns_rank(m)}
-            paths = {layer: path for path, layer in layers.items()}
             stored: list[Any] = [target.module.stored_weights for target in targets]
             sizes = [target.shape.numel() for target in targets]
-            # The other layers of low rank, each with the rank that it has; those with goals of their own count apart.
+            # The low-rank layers without a goal have the rank that they have.
             ours = {target.module for target in (*targets, *others)}
-            fixed = {
-                path: layer.stored_weights(layer.down.shape[0]) for path, layer in layers.items() if layer not in ours
-            }
+            fixed = {path: m.stored_weights(m.down.shape[0]) for path, m in layers.items() if m not in ours}
             if goal.measure != "macs":
                 factors = [p for layer in layers.values() for p in (layer.up, layer.down, layer.m) if p is not None]
                 rest = params - sum(p.numel() for p in factors) + sum(fixed.values())
                 return StoredUnits(sizes, stored, rest if goal.measure == "params" else 0)
             uses = low_rank_uses(model, example, layers)
-            for target in others:
-                fixed[paths[target.module]] = layers[paths[target.module]].stored_weights(target.shape.numel())
+            paths: dict[Any, str] = {layer: path for path, layer in layers.items()}
+            fixed |= {paths[t.module]: t.module.stored_weights(t.shape.numel()) for t in others}  # type: ignore[operator]
             rest = uses.other_macs + sum(count * uses.vectors[path] for path, count in fixed.items())
             each = [uses.vectors[paths[target.module]] for target in targets]
             return StoredUnits(sizes, [partial(_times, one, use) for one, use in zip(stored, each, strict=True)], rest)
@@ -266,10 +246,12 @@ class RankKind(UnitKind):
 
     @torch.no_grad()
     def stored(self, model: nn.Module, importances: Mapping[nn.Module, Tensor]) -> int | None:
-        """As the layers say themselves."""
-        layers = [m for m in model.modules() if learns_rank(m)]
-        inside = {p for layer in layers for p in layer.parameters()}
-        return sum(_of_rank(layer, importances.get(layer)) for layer in layers) + _outside(model, inside)
+        layers: list[Any] = [m for m in model.modules() if learns_rank(m)]
+        total = _outside(model, {p for layer in layers for p in layer.parameters()})
+        for layer in layers:
+            m = importances[layer] if layer in importances else getattr(layer, "m", None)
+            total += int(layer.stored_params(layer.rank if m is None else int(torch.count_nonzero(m))))
+        return total
 
 
 _KINDS: dict[str, type[UnitKind]] = {
@@ -278,15 +260,18 @@ _KINDS: dict[str, type[UnitKind]] = {
 
 
 def unit_kind(units: Units) -> UnitKind:
-    """What these units do."""
     return _KINDS[units.kind](units)
 
 
-# What the kinds stand on.
+def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The convolutions and linear layers whose weights are trained, by their paths."""
+    for path, module in model.named_modules():
+        if isinstance(module, _LAYERS) and module.weight.requires_grad:
+            yield path, module
 
 
 def _some(found: list[Gated], model: nn.Module, what: str) -> list[Gated]:
-    """Those that can have gates: what another module reads too (tied weights) cannot be multiplied for one alone."""
+    """Those whose tensors no other module reads: tied weights cannot be multiplied for one layer alone."""
     readers = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
     found = [g for g in found if all(readers[id(module._parameters.get(name))] <= 1 for module, name in g.tensors)]
     if not found:
@@ -300,7 +285,7 @@ def _gated(gates: Sequence[Gated], target: Target) -> Gated:
 
 
 def _block_sizes(site: Gated) -> Array:
-    """The weights of each block; those at the edges are smaller."""
+    """The number of weights in each block."""
     weight: Any = site.layer.weight
     sides = [
         np.diff(np.minimum(np.arange(count + 1) * size, length))
@@ -310,23 +295,8 @@ def _block_sizes(site: Gated) -> Array:
     return sizes
 
 
-def _behind_open(module: nn.Module, tensor: str, importances: Mapping[nn.Module, Tensor]) -> int:
-    """Weights behind gates that are not closed."""
-    gate = module.parametrizations[tensor][0]  # type: ignore[index,union-attr]
-    assert isinstance(gate, Gate)
-    raw = raw_parameter(module, tensor)
-    spread = gate.spread(importances.get(gate.owner, gate.importances), raw)
-    return int(torch.count_nonzero(spread.expand_as(raw)))
-
-
 def _outside(model: nn.Module, inside: set[nn.Parameter]) -> int:
     return sum(p.numel() for p in model.parameters() if p not in inside)
-
-
-def _of_rank(layer: nn.Module, m: Tensor | None) -> int:
-    held = getattr(layer, "m", None) if m is None else m
-    directions = layer.rank if held is None else int(torch.count_nonzero(held))
-    return int(layer.stored_params(directions))  # type: ignore[operator]
 
 
 def _times(stored: Callable[[int], int], uses: int, rank: int) -> int:
@@ -363,17 +333,15 @@ def _watched(model: nn.Module, example: Any) -> tuple[dict[nn.Module, nn.Module]
 
 
 def _last(output: Any, ends: dict[Any, nn.Module]) -> set[nn.Module]:
-    """The layers behind which no other layer comes."""
+    """The layers that no other layer follows."""
     found: set[nn.Module] = set()
     waiting: list[Any] = [leaf.grad_fn for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
     seen: set[Any] = {None}
     while waiting:
         step = waiting.pop()
-        if step in seen:
-            continue
-        seen.add(step)
-        if step in ends:
+        if step in ends and step not in seen:
             found.add(ends[step])
-        else:
+        elif step not in seen:
             waiting.extend(before for before, _ in step.next_functions)
+        seen.add(step)
     return found

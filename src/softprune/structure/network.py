@@ -1,4 +1,4 @@
-"""A network as its channels see it: layers that read and make channels, with one number for those that go together."""
+"""A network as layers that read and make channels, and which of these channels can be removed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Place:
     """A layer with weights, as it is used at one place."""
 
     reader: Reader  # what the walk has noted
-    inputs: Tensor  # the numbers of the channels that it reads, one stands for all that are joined
-    outputs: Tensor  # of those that it makes
+    inputs: Tensor  # the channels that it reads, by the number that is the same for all channels joined with them
+    outputs: Tensor  # the channels that it makes
 
     @property
     def sides(self) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What a walk has found."""
+    """The layers and channels of a network."""
 
     places: tuple[Place, ...]  # the layers, each time one is used, in order
     pools: tuple[tuple[Tensor, int], ...]  # the channels of each average pool, and how many numbers of each it averages
@@ -56,12 +56,12 @@ class Network:
 
     @cached_property
     def read(self) -> Tensor:
-        """The channels that the listeners read, one layer after the other."""
+        """The channels that the listeners read, concatenated."""
         return torch.cat([p.inputs for p in self.listeners])
 
     @cached_property
     def free(self) -> Tensor:
-        """Whether a channel is made by a layer and may go."""
+        """For each channel whether a layer makes it and nothing pins it."""
         free = torch.zeros(self.count, dtype=torch.bool)
         for place in self.places:
             free[place.outputs] = True
@@ -80,11 +80,7 @@ class Network:
 
 @torch.no_grad()
 def follow(model: nn.Module, example: Example) -> Network:
-    """Where every channel of a network comes from and who reads it.
-
-    Raises:
-        ValueError: if torch.export cannot follow the module.
-    """
+    """Find where every channel of a network comes from and which layers read it."""
     program = exported(model, example)
     kinds = (InputKind.PARAMETER, InputKind.BUFFER)
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind in kinds]
@@ -115,9 +111,6 @@ def _step(walk: Walk, node: Node) -> None:
         walk.flows[node] = flow
 
 
-# Removal: which channels of a network can go, and why the others stay.
-
-
 @dataclass(frozen=True)
 class Left:
     """Dead channels that stay, and the layer that makes them."""
@@ -132,15 +125,15 @@ class Left:
 
 @dataclass(frozen=True, eq=False)
 class Removal:
-    """What goes."""
+    """Which channels are removed."""
 
-    gone: Tensor  # whether each channel does
+    gone: Tensor  # whether each channel is
     heard: Tensor  # whether a reader needs it
     constants: list[Tensor]  # what the channels hold, as the tape tells it
 
 
 def decide(network: Network, values: Values) -> Removal:
-    """Every channel that nothing listens to, or that holds a constant which the readers' biases can take over."""
+    """Remove every channel that no layer needs, or that holds a constant which the readers' biases can take over."""
     constants = network.tape.play(values)
     heard = torch.zeros(network.count, dtype=torch.bool)
     needed = [values.listens(p.reader) & ~_replaceable(network, p, constants) for p in network.listeners]
@@ -153,7 +146,7 @@ def decide(network: Network, values: Values) -> Removal:
 
 
 def _replaceable(network: Network, place: Place, constants: list[Tensor]) -> Tensor:
-    """Inputs that hold nothing, or a constant that the bias can take over: the same at every place of the layer."""
+    """Whether each input is zero, or a constant that the bias can take over: the same at every place of the layer."""
     reader = place.reader
     mine = constants[reader.constant]
     same = ~mine.isnan()
@@ -164,7 +157,7 @@ def _replaceable(network: Network, place: Place, constants: list[Tensor]) -> Ten
 
 
 def _keep_groups_equal(network: Network, gone: Tensor) -> None:
-    """Groups of a convolution have equally many channels: those that lose more get some back, until all agree."""
+    """Groups of a convolution have equally many channels: those that lose more get some back, until all are equal."""
     grouped = [p for p in network.places if p.reader.groups > 1 and not p.reader.depthwise]
     changed = True
     while changed:
@@ -174,8 +167,7 @@ def _keep_groups_equal(network: Network, gone: Tensor) -> None:
                 parts = side.view(place.reader.groups, -1)
                 lost = gone[parts]
                 fewest = lost.sum(1).min()
-                # The first ones of each group go, the others come back.
-                back = lost & (lost.cumsum(1) > fewest)
+                back = lost & (lost.cumsum(1) > fewest)  # all but the first ones of each group
                 if bool(back.any()):
                     gone[parts[back]] = False
                     changed = True
@@ -193,7 +185,7 @@ def _keep_one(network: Network, gone: Tensor) -> None:
 
 
 def taken_over(place: Place, removal: Removal) -> Tensor | None:
-    """The constants of inputs that go, which the bias takes over: 0 for all others, None if there are none."""
+    """The constants of removed inputs, which the bias takes over: 0 for all other inputs, None if all are 0."""
     reader = place.reader
     if reader.kind not in ("convolution", "linear") or not reader.exact or reader.depthwise:
         return None
@@ -202,7 +194,7 @@ def taken_over(place: Place, removal: Removal) -> Tensor | None:
 
 
 def left_over(network: Network, values: Values, removal: Removal) -> Iterator[Left]:
-    """Channels that a layer or its norm makes a constant, and that are still there."""
+    """The channels that stay although a layer or its norm makes them constant."""
     norms = [p for p in network.places if p.reader.kind == "norm"]
     for place in network.places:
         if place.reader.kind == "norm":
@@ -225,9 +217,8 @@ def _why(network: Network, channel: int, removal: Removal) -> str:
 
 
 def _silent(values: Values, place: Place) -> Tensor:
-    """Which outputs of a layer, or of a norm, do not depend on its input."""
+    """Whether each output of a layer or norm is independent of its input."""
     weight = values.scale(place.reader.path) if place.reader.kind == "norm" else values.weight(place.reader)
     if weight is None:
         return torch.zeros(len(place.outputs), dtype=torch.bool)
-    silent: Tensor = weight.abs().reshape(len(weight), -1).amax(1) == 0
-    return silent
+    return ~weight.reshape(len(weight), -1).any(1)

@@ -15,15 +15,13 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx import Node
 
-# nn.MultiheadAttention with the batch in front, as the engine likes it.
-#
-# PyTorch's own forward turns (batch, place, width) into (place, batch, width) and back, folds batch and heads into one
-# axis, and so leaves a dozen moves around each attention.
+# nn.MultiheadAttention with the batch in front. PyTorch's own forward turns (batch, place, width) into (place, batch,
+# width) and back, folds batch and heads into one axis, and so leaves a dozen moves around each attention.
 
 
 @contextmanager
 def batch_in_front(module: nn.Module) -> Iterator[None]:
-    """While this lasts, the attentions inside compute the same with fewer moves."""
+    """Within the block, the attentions of a module compute the same with fewer moves."""
     changed: list[Any] = [m for m in module.modules() if type(m) is nn.MultiheadAttention and "forward" not in vars(m)]
     for attention in changed:
         attention.forward = MethodType(_forward, attention)
@@ -55,7 +53,10 @@ def _forward(
         part.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
         for part in _projected(self, query, key, value)
     )
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=_added(attn_mask))
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        # True means forbidden here, and allowed in the attention itself: make it what is added to the scores.
+        attn_mask = torch.zeros(attn_mask.shape).masked_fill(attn_mask, -torch.inf)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
     return self.out_proj(out.transpose(1, 2).flatten(2)), None
 
 
@@ -68,26 +69,13 @@ def _projected(attention: nn.MultiheadAttention, query: Tensor, key: Tensor, val
     return tuple(F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
 
 
-def _added(mask: Tensor | None) -> Tensor | None:
-    """A mask as what is added to the scores; True means forbidden here, and allowed in the attention itself."""
-    if mask is None or mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape).masked_fill(mask, -torch.inf)
-
-
 Example = Tensor | Sequence[Tensor]
 
 
 def exported(module: nn.Module, example: Example) -> ExportedProgram:
-    """The operations of the module in eval mode, without in-place operations.
+    """The operations of a plain module in eval mode, without in-place operations; the module is left as it was.
 
-    Args:
-        module: plain, with zeros in its weights or without; left as it was.
-        example: one input or several; sizes other than the batch hold for good.
-
-    Raises:
-        TypeError: if an input is no tensor.
-        ValueError: if an input has no batch or is not float32, or torch.export cannot follow the module.
+    Only the batch is of any size; all other sizes are those of the example.
     """
     inputs = batch_of_two(example)
     with _evaluating(module) as ready:
@@ -129,16 +117,16 @@ def batch_of_two(example: Example) -> tuple[Tensor, ...]:
 
 def _dynamic(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[object, ...]:
     batch = Dim("batch", min=1)
-    shapes: list[object] = [{0: batch} for _ in inputs]
+    shapes = tuple({0: batch} for _ in inputs)
     # forward(*inputs) hands over one argument that holds them all.
     code = getattr(type(module).forward, "__code__", None)
     takes_many = code is not None and code.co_flags & 0x04 and code.co_argcount == 1
-    return (tuple(shapes),) if takes_many else tuple(shapes)
+    return (shapes,) if takes_many else shapes
 
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[nn.Module]:
-    """The module in eval mode on the CPU in float32; the caller's own is as before afterwards."""
+    """The module in eval mode on the CPU in float32; afterwards the caller's is as before."""
     tensors = [*module.parameters(), *module.buffers()]
     if any(t.device.type != "cpu" or t.dtype in (torch.float16, torch.bfloat16, torch.float64) for t in tensors):
         module = copy.deepcopy(module).cpu().float()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,18 +13,6 @@ from softprune.structure.channels import Reader, Values, sums
 from softprune.structure.network import Network, Place, Removal, taken_over
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One layer."""
-
-    place: Place  # where it is first used
-    taps: int  # weights for one input and one output; 0 for a norm
-    groups: int  # that inputs are divided into; of a depthwise layer, and of a norm, each output has one input
-    own: int  # parameters that each output has besides
-    uses: float  # multiply-adds for each weight
-    alone: bool
-
-
 class Ledger:
     """Counts what is left of the layers that channels are followed through, and of average pools.
 
@@ -33,16 +20,14 @@ class Ledger:
     """
 
     def __init__(self, network: Network, model: nn.Module, macs: Mapping[str, int], batch: int) -> None:
-        self._lines = [_line(place, model, macs) for place, *_ in network.by_path.values()]
-        lines, numbers = self._lines, torch.arange(len(self._lines))
-        sides = [[line.place.sides[side] for line in lines] for side in (0, 1)]
+        self._places = [places[0] for places in network.by_path.values()]
+        numbers = torch.arange(len(self._places))
+        sides = [[place.sides[side] for place in self._places] for side in (0, 1)]
         self._channels = [torch.cat(side) for side in sides]
-        self._line_of = [numbers.repeat_interleave(torch.tensor([len(s) for s in side])) for side in sides]
-        self._taps, self._groups, self._own, self._uses = (
-            torch.tensor([float(getattr(line, key)) for line in lines], dtype=torch.double)
-            for key in ("taps", "groups", "own", "uses")
-        )
-        self._alone = torch.tensor([line.alone for line in lines])
+        self._layer_of = [numbers.repeat_interleave(torch.tensor([len(s) for s in side])) for side in sides]
+        figures = torch.tensor([_figures(place, model, macs) for place in self._places], dtype=torch.double)
+        self._taps, self._groups, self._own, self._uses, alone = figures.T.contiguous()
+        self._alone = alone.bool()
         pools = [(channel, each * batch) for of, each in network.pools for channel in of.tolist()]
         self._pooled = torch.tensor([channel for channel, _ in pools], dtype=torch.int64)
         self._averaged = torch.tensor([each for _, each in pools], dtype=torch.double)
@@ -67,15 +52,15 @@ class Ledger:
             made = made + self._own
         found = torch.zeros(len(removal.gone), dtype=torch.double)
         for side, price in enumerate((read, made)):
-            found.index_add_(0, self._channels[side], price[self._line_of[side]])
+            found.index_add_(0, self._channels[side], price[self._layer_of[side]])
         return found.index_add_(0, self._pooled, self._averaged) if measure == "macs" else found
 
     def _widths(self, removal: Removal) -> list[Tensor]:
         """How many inputs and outputs each layer keeps."""
         kept = (~removal.gone).double()
         return [
-            torch.bincount(line_of, kept[channels], minlength=len(self._lines))
-            for channels, line_of in zip(self._channels, self._line_of, strict=True)
+            torch.bincount(layer_of, kept[channels], minlength=len(self._places))
+            for channels, layer_of in zip(self._channels, self._layer_of, strict=True)
         ]
 
     def _inputs_each(self, inputs: Tensor) -> Tensor:
@@ -83,19 +68,27 @@ class Ledger:
 
     def _new_biases(self, removal: Removal) -> Tensor:
         """1 for each layer that gets a bias, which takes over constants of removed inputs."""
-        new = [line.own == 0 and line.taps > 0 and taken_over(line.place, removal) is not None for line in self._lines]
+        pairs = zip(self._own.tolist(), self._places, strict=True)
+        new = [own == 0 and taken_over(place, removal) is not None for own, place in pairs]
         return torch.tensor(new, dtype=torch.double)
 
 
-def _line(place: Place, model: nn.Module, macs: Mapping[str, int]) -> _Line:
+def _figures(place: Place, model: nn.Module, macs: Mapping[str, int]) -> tuple[float, ...]:
+    """Of one layer:
+
+    - weights for one input and one output, 0 for a norm,
+    - groups,
+    - parameters that each output has besides its weights,
+    - multiply-adds for each weight,
+    - whether each output has one input, as in depthwise layers and norms.
+    """
     reader = place.reader
     module: Any = model.get_submodule(reader.path)
     own = int(module.bias is not None)
     if reader.kind == "norm":
-        return _Line(place, 0, 1, own + (module.weight is not None), 0.0, alone=True)
+        return 0, 1, own + (module.weight is not None), 0, True
     uses = macs.get(f"{reader.path}.weight", 0) / module.weight.numel()
-    taps = math.prod(module.weight.shape[2:])
-    return _Line(place, taps, reader.groups, own, uses, alone=reader.depthwise)
+    return math.prod(module.weight.shape[2:]), reader.groups, own, uses, reader.depthwise
 
 
 class Foreseen(Values):
