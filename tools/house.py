@@ -42,7 +42,7 @@ UNIT_ROOMS = ("goals/", "structure/", "budget/units.py")
 # Names that stand for the same idea in parallel places, with the reason: they are no repetition.
 PARALLEL: dict[str, tuple[str, ...]] = {
     "a command is called like the room that it calls, and the main module of a room like the room": (
-        *("cli.bench", "deploy.bench", "cli.export", "deploy.export"),
+        *("deploy", "cli.deploy"),
         *("budget", "budget.budget", "cli.budget", "cli.report", "reporting.report"),
         *("forecast", "forecast.forecast", "deploy.engine", "deploy.engine.engine"),
         *("train.sweep", "train.sweep.sweep", "cli.sweep"),

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from softprune import load
 from softprune.cli import app
-from softprune.cli import bench as speed
-from softprune.cli.bench import print_bench
+from softprune.cli import deploy as speed
+from softprune.cli.deploy import print_bench
 from softprune.deploy.engine.library import library
 from softprune.deploy.export import from_pretrained, load_compressed
 from softprune.train.load_run import plain_network

@@ -10,7 +10,7 @@ from folders import write_run
 from rich.console import Console
 from unit_runs import write_unit_run
 
-from softprune.cli.watch import frame
+from softprune.cli.report import frame
 from softprune.reporting.charts import layer_macs, layer_sparsity
 from softprune.reporting.compare import comparison_page
 from softprune.reporting.labels import configured_units

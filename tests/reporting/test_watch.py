@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from softprune.cli import app
-from softprune.cli.watch import follow, frame, plain, sparkline
+from softprune.cli.report import follow, frame, plain, sparkline
 from softprune.reporting.live_run import Tail, WatchedRun
 
 CONFIG = """

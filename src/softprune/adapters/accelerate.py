@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from softprune.core.groups import group_of, learnt
@@ -40,8 +39,7 @@ def attach(
     Steps that gradient accumulation or a GradScaler leaves out are not counted.
 
     Args:
-        accelerator: of this training.
-        sparsifier: of the model, with its goal or budget if any, made before `prepare` wrapped the model.
+        sparsifier: of the model, made before `prepare` wrapped the model.
         optimizers: those that train the model, as `prepare` returned them.
         total_steps: optimizer steps of the whole training, as one process counts them.
         threshold_decay: decay of s, for optimizers that do not hold the thresholds yet.
@@ -86,10 +84,10 @@ def _inside(optimizer: Any) -> Any:
 
 
 def _plain_schedule(scheduler: Any, sparsifier: Sparsifier, total_steps: int) -> Any:
-    """The scheduler as the forecast wants it: on the torch optimizer, one of its steps for one of the training."""
+    """The scheduler, or its rates, for the forecast: on the torch optimizer, one step for each of the training."""
     per_step = 1
     if isinstance(scheduler, AcceleratedScheduler):
-        # It was written for one process. Of several, each consumes a batch of it in every step of the training.
+        # It counts the steps of one process: with several it makes as many steps in each step of the training.
         alone = scheduler.split_batches or not scheduler.step_with_optimizer
         per_step = 1 if alone else AcceleratorState().num_processes
         scheduler = scheduler.scheduler
@@ -100,12 +98,9 @@ def _plain_schedule(scheduler: Any, sparsifier: Sparsifier, total_steps: int) ->
     scheduler.optimizer = optimizer
     if per_step == 1:
         return scheduler
-    length = min(total_steps * per_step, getattr(scheduler, "total_steps", total_steps * per_step))
-    rates = learning_rates(optimizer, scheduler, length, group=_threshold_group(sparsifier, optimizer))[::per_step]
-    return rates + rates[-1:] * (total_steps - len(rates))
-
-
-def _threshold_group(sparsifier: Sparsifier, optimizer: Optimizer) -> int:
     thresholds = learnt(sparsifier.targets)
     found = group_of(thresholds[0], [optimizer]) if thresholds else None
-    return next((i for i, group in enumerate(optimizer.param_groups) if found and group is found[1]), 0)
+    group = next((i for i, one in enumerate(optimizer.param_groups) if found and one is found[1]), 0)
+    length = min(total_steps * per_step, getattr(scheduler, "total_steps", total_steps * per_step))
+    rates = learning_rates(optimizer, scheduler, length, group=group)[::per_step]
+    return rates + rates[-1:] * (total_steps - len(rates))

@@ -24,7 +24,7 @@ from softprune.methods.base import Method
 
 
 def count_steps(trainer: Any, pl_module: Any) -> int:
-    """Optimizer steps of the whole fit; a ValueError where the Trainer does not know them."""
+    """Optimizer steps of the whole fit."""
     if not pl_module.automatic_optimization:
         raise ValueError("in manual optimization only you know the number of steps: pass total_steps=")
     steps = trainer.estimated_stepping_batches
@@ -125,22 +125,17 @@ class SoftpruneCallback(pl.Callback):  # type: ignore[misc,name-defined]
         sparsifier, optimizers = self._managed(), trainer.optimizers
         if sparsifier is None:  # baked after an earlier fit: it trains on as what it is
             return
-        late = sorted({tensor.name for tensor in prunable_tensors(sparsifier.model)} - self._early)
-        if late:
+        if late := sorted({tensor.name for tensor in prunable_tensors(sparsifier.model)} - self._early):
             raise ValueError(f"{', '.join(late)} came after callbacks were set up: build the network in __init__")
-        total_steps = count_steps(trainer, pl_module) if self.total_steps is None else self.total_steps
+        steps = count_steps(trainer, pl_module) if self.total_steps is None else self.total_steps
         scheduler, every = scheduler_of(trainer)
-        thresholds = learnt(sparsifier.targets)
-        if self.threshold_decay is not None:
-            take_out(thresholds, optimizers, self.threshold_decay)
+        thresholds, decay = learnt(sparsifier.targets), self.threshold_decay
+        if decay is not None:
+            take_out(thresholds, optimizers, decay)
         self._aside = ThresholdsAside(thresholds, optimizers)
         sparsifier.detach()  # from the optimizers of an earlier fit
         sparsifier.attach(
-            *optimizers,
-            total_steps=total_steps,
-            threshold_decay=self.threshold_decay,
-            scheduler=scheduler,
-            steps_per_scheduler_step=every,
+            *optimizers, total_steps=steps, threshold_decay=decay, scheduler=scheduler, steps_per_scheduler_step=every
         )
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:

@@ -30,11 +30,8 @@ class ThresholdsAside:
     """Hides the gradients of thresholds from clipping, and gives them back when the step begins.
 
     A framework clips whatever has a gradient between backward and the step. That would weaken the loss, which holds a
-    threshold back, and not the decay, which drives it.
-
-    Args:
-        thresholds: of one model.
-        optimizers: those that train them; `attach` comes after this, so that it sees the gradients given back.
+    threshold back, and not the decay, which drives it. Attach the sparsifier to the optimizers after this, so that it
+    sees the gradients given back.
     """
 
     def __init__(self, thresholds: Iterable[nn.Parameter], optimizers: Sequence[Optimizer]) -> None:
@@ -54,8 +51,7 @@ class ThresholdsAside:
             self._give_back()
             return None
 
-        # Backward and clipping happen inside of it. It runs now and not in the step, because `attach` reads gradients
-        # when a step begins.
+        # Backward and clipping happen inside of it. It runs before the step, at whose beginning gradients are read.
         def run() -> Any:
             loss = closure()
             self._give_back()

@@ -54,7 +54,6 @@ def sparsify_trainer(
 
     Args:
         trainer: with a model and without an optimizer.
-        method: such as `STR(s_init=-60.0)`.
         threshold_decay: decay of s; None takes the weight decay of the training arguments.
 
     Returns:
@@ -86,8 +85,7 @@ def sparsify_trainer(
         raise
     for target in sparsifier.targets:
         for module, tensor in target.sites:
-            # Of tensors under several names (tied weights, a shared threshold) `save_pretrained` writes one, but only
-            # where their module says so.
+            # So that `save_pretrained` writes tensors of several names (tied weights, a shared threshold) once.
             module.parametrizations[tensor]._tied_weights_keys = {".+": ".+"}  # type: ignore[index,union-attr]
     trainer.optimizer = make_optimizer(groups)
     _clip_weights_only(trainer, sparsifier)

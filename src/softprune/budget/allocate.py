@@ -17,7 +17,6 @@ def uniform(profile: Profile, goal: Goal, *, dense: Sequence[str] = ()) -> Budge
     """The same density for every tensor.
 
     Args:
-        profile: what the tensors cost.
         goal: ``Sparsity`` counts the tensors that are not ``dense``, ``Params`` all tensors, ``Flops`` and ``Latency``
             also the other layers and the average pools.
         dense: names or shell-style patterns of tensors kept whole.
@@ -41,13 +40,12 @@ def erk(profile: Profile, goal: Goal, *, dense: Sequence[str] = (), power: float
 
     density_l = min(1, eps * raw_l), raw_l = (sum of the dimensions / number of weights)**power
 
-    eps is set by the total; tensors that would pass density 1 are kept whole and the rest is shared
-    anew (RigL, Evci et al. 2020, appendix).
+    eps is set by the total; tensors that would pass density 1 are kept whole and the rest is shared anew (RigL,
+    Evci et al. 2020, appendix).
 
     Args:
-        profile: what the tensors cost.
-        goal: as in :func:`uniform`. For ``Sparsity`` each tensor gives floor(sparsity * weights)
-            zeros to the total, as the reference implementation does.
+        goal: as in :func:`uniform`. For ``Sparsity`` each tensor gives floor(sparsity * weights) zeros to the total, as
+            the reference implementation does.
         dense: names or shell-style patterns of tensors kept whole, left out of eps.
         power: 1 is ERK; 0 is uniform.
 
@@ -123,9 +121,9 @@ def _solve(
     share: Callable[[float], Mapping[str, float]],
     others: float = 1.0,
 ) -> Mapping[str, float]:
-    """The shares at which the total meets ``goal``; every density must grow with the weights shared.
+    """The densities at which the total meets ``goal``; ``others`` is that of the tensors that are not free.
 
-    ``others`` is the density of the tensors that are not free, which cost something, too.
+    Every density that ``share`` returns must grow with the weights shared.
     """
     costs, names = goal.costs(profile), {t.name for t in free}
     fixed = goal.fixed(profile) + sum(cost.at(others) for name, cost in costs.items() if name not in names)

@@ -49,7 +49,7 @@ def to_csv(densities: Mapping[str, float], profile: Profile | None) -> str:
 
 
 def from_csv(text: str, *, origin: str) -> tuple[dict[str, float], Profile | None]:
-    """Read what :func:`to_csv` writes; the fixed-cost rows may be missing."""
+    """Read and check what :func:`to_csv` writes; the rows of fixed costs may be missing."""
     rows = csv.DictReader(io.StringIO(text), strict=True)
     try:
         header = tuple(rows.fieldnames or ())
@@ -158,7 +158,7 @@ class Budget(Mapping[str, float]):
         return 1.0 - self.densities[name]
 
     def with_profile(self, profile: Profile) -> Budget:
-        """The same budget with ``profile`` attached, after :meth:`validate`."""
+        """The same budget with another profile, after :meth:`validate`."""
         self.validate(profile)
         return replace(self, profile=profile)
 
@@ -187,13 +187,11 @@ class Budget(Mapping[str, float]):
         return round(profile.total_macs(pool=pool) - math.fsum(self.sparsity(t.name) * t.macs for t in profile))
 
     def validate(self, profile: Profile | None = None) -> None:
-        """Raise one ValueError that lists everything wrong: densities, and names and shapes against ``profile``.
+        """Raise one ValueError that lists all wrong densities, and names and shapes that are not those of ``profile``.
 
         By default that is the attached profile.
         """
-        faults = [
-            f"density of {name} is {value:g}, not in [0, 1]" for name, value in self.items() if not 0 <= value <= 1
-        ]
+        faults = [f"density of {name} is {d:g}, not in [0, 1]" for name, d in self.items() if not 0 <= d <= 1]
         target = profile or self.profile
         if target is not None:
             faults += [f"{name} is missing from the budget" for name in target.names if name not in self]
@@ -213,7 +211,7 @@ class Budget(Mapping[str, float]):
         return {row.name: row.density_a - row.density_b for row in self.compare(other).rows}
 
     def compare(self, other: Budget) -> Comparison:
-        """Both budgets side by side with totals, ready for a table."""
+        """Both budgets side by side with totals."""
         return compare(self, other)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -229,9 +227,7 @@ class Budget(Mapping[str, float]):
     @classmethod
     def load(cls, where: str | os.PathLike[str]) -> Budget:
         """Read a ``.json`` or ``.csv`` file, a folder with a ``budget.json``, or a published budget by its name."""
-        path = Path(where)
-        if path.is_dir():
-            path = path / BUDGET
+        path = Path(where) / BUDGET if Path(where).is_dir() else Path(where)
         if path.is_file() or path.suffix in (".json", ".csv"):
             text = read_text(path)
             if path.suffix != ".csv":
@@ -257,8 +253,7 @@ class Budget(Mapping[str, float]):
         """Read and check what :meth:`to_json` returns; ``origin`` names the file in messages."""
         data = parse_json(text, origin)
         require_format(data, FORMAT, version=VERSION, origin=origin)
-        densities = data.get("densities")
-        if not isinstance(densities, dict) or not densities:
+        if not isinstance(densities := data.get("densities"), dict) or not densities:
             raise ValueError(f"{origin} has no densities")
         if bad := [k for k, v in densities.items() if isinstance(v, bool) or not isinstance(v, int | float)]:
             raise ValueError(f"{origin}: the densities of {', '.join(bad)} are not numbers")

@@ -268,20 +268,16 @@ class AlongCurve:
         return (self.of(high) - self.of(low)) / (high - low)
 
     def steps(self, first: int, count: int) -> Array:
-        import numpy as np
-
-        return np.diff(self._at(first + np.arange(count + 1)))
+        return self._between(first, first + count, count)
 
     def sampled(self, size: int, count: int) -> Array:
+        return self._between(0, size, count)
+
+    def _between(self, first: int, last: int, count: int) -> Array:
         import numpy as np
 
-        return np.diff(self._at(np.linspace(0, size, count + 1)))
-
-    def _at(self, counts: Array) -> Array:
-        import numpy as np
-
-        values: Array = np.interp(counts / self.size, self.curve.densities, self.curve.seconds)
-        return values
+        densities = np.linspace(first, last, count + 1) / self.size
+        return np.diff(np.interp(densities, self.curve.densities, self.curve.seconds))
 
 
 Cost: TypeAlias = PerWeight | AlongCurve

@@ -34,14 +34,12 @@ class Curve:
     def through(cls, densities: Sequence[float], seconds: Sequence[float]) -> Curve:
         """The curve of measured points.
 
-        A layer with more weights is not faster, so points that fall are noise: they are replaced by the rising ones
-        that are closest in the mean of squares (isotonic regression). Beyond the outermost points the curve goes on
-        with the slope that it has there, never below 0.
+        More weights take no less time, so points that fall are noise: they are replaced by the closest rising ones in
+        the mean of squares (isotonic regression). Beyond the outermost points the slope there goes on, never below 0.
 
-        An engine computes a layer with few zeros by a dense kernel, whose time does not depend on them. So where the
-        last point is at density 1 and the curve rises more slowly before it, it goes on with the slope that it had
-        for nine tenths of the way up to the dense time, and covers the rest slowly: a curve that still rises lets a
-        total that falls bit by bit take weights bit by bit.
+        A layer with few zeros is computed by a dense kernel, whose time does not depend on them. So a curve that
+        flattens before a last point at density 1 keeps its slope for nine tenths of the rise to the dense time and
+        covers the rest slowly: as it still rises, a total that falls bit by bit takes weights bit by bit.
 
         Example:
             >>> Curve.through((0.5, 1.0), (3.0, 4.0))
@@ -142,11 +140,11 @@ class TensorTime:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a table says of a budget: a row for each tensor of the table, and the totals, both with the fixed part."""
+    """The times of a budget in seconds."""
 
-    rows: tuple[TensorTime, ...]
+    rows: tuple[TensorTime, ...]  # one for each tensor of the table
     fixed: float
-    seconds: float
+    seconds: float  # of all, with the fixed part
     dense_seconds: float
 
 
@@ -192,19 +190,19 @@ class LatencyTable:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
     def curve(self, name: str) -> Curve:
-        """The seconds of one tensor's layer as a function of its density."""
+        """Seconds of one tensor's layer as a function of its density."""
         if name not in self._by_name:
             raise KeyError(f"no tensor {name!r} in this table; it has {', '.join(self._by_name)}")
         return self._by_name[name].curve
 
     def seconds(self, name: str, density: float) -> float:
-        """The time of one tensor's layer at a density: linear between the points, the slope at the ends held."""
+        """The seconds of one tensor's layer at a density."""
         if not 0 <= density <= 1:
             raise ValueError(f"a density lies in [0, 1], got {density} for {name}")
         return self.curve(name)(density)
 
     def total(self, densities: Mapping[str, float]) -> float:
-        """The time of a call; tensors of the table that are not named are dense."""
+        """The seconds of a call; tensors of the table that are not named are dense."""
         if strange := sorted(set(densities) - set(self._by_name)):
             raise ValueError(f"the table says nothing of {', '.join(strange[:5])}: measure one of this network")
         return self.fixed + math.fsum(self.seconds(name, densities.get(name, 1.0)) for name in self._by_name)

@@ -24,10 +24,8 @@ from torch.utils.flop_counter import flop_registry
 from softprune.budget.costs import Profile, TensorCost
 from softprune.ops.recurrence.fused import OPERATOR as _RECURRENCE
 
-# Which tensors of a model are prunable, found by module type.
-
-# Module type -> names of its weight tensors. MultiheadAttention's output projection is a Linear of its
-# own; recurrent modules number their tensors by layer and are asked for them.
+# Prunable tensors are found by module type. MultiheadAttention's output projection is a Linear of its own; recurrent
+# modules number their tensors by layer and are asked for them.
 _LAYERS = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     *(nn.Linear, nn.Bilinear, nn.Embedding, nn.EmbeddingBag),
@@ -37,16 +35,12 @@ _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight
 
 @dataclass(frozen=True)
 class PrunableTensor:
-    """One prunable tensor: its name, where it lives, and the Parameter that is trained.
+    """One prunable tensor."""
 
-    ``name`` is the plain attribute path (``conv.weight``) also while the tensor is parametrized;
-    ``parameter`` is then the tensor before the parametrization.
-    """
-
-    name: str
+    name: str  # the attribute path such as conv.weight, also while the tensor is parametrized
     module: nn.Module
-    tensor: str
-    parameter: nn.Parameter
+    tensor: str  # attribute of the module
+    parameter: nn.Parameter  # what is trained: of a parametrized tensor its original
 
 
 def prunable_tensors(model: nn.Module) -> list[PrunableTensor]:
@@ -61,22 +55,19 @@ def prunable_tensors(model: nn.Module) -> list[PrunableTensor]:
         >>> [t.name for t in prunable_tensors(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))]
         ['0.weight']
     """
-    found = []
-    for path, module in model.named_modules():
-        for tensor in weight_names(module):
-            parameter = _parameter(module, tensor)
-            if parameter is not None:
-                found.append(_checked(path, module, tensor, parameter))
-    return found
+    return [
+        _checked(path, module, tensor, parameter)
+        for path, module in model.named_modules()
+        for tensor in weight_names(module)
+        if (parameter := _parameter(module, tensor)) is not None
+    ]
 
 
 def parametrization(module: nn.Module, tensor: str) -> parametrize.ParametrizationList | None:
     """The parametrization of one tensor of ``module``, if it has one."""
     found = module._modules.get("parametrizations")
-    if isinstance(found, nn.ModuleDict) and tensor in found:
-        transforms = found[tensor]
-        return transforms if isinstance(transforms, parametrize.ParametrizationList) else None
-    return None
+    transforms = found[tensor] if isinstance(found, nn.ModuleDict) and tensor in found else None
+    return transforms if isinstance(transforms, parametrize.ParametrizationList) else None
 
 
 def named_tensors(model: nn.Module, names: Sequence[str]) -> list[PrunableTensor]:
@@ -96,7 +87,7 @@ def named_tensors(model: nn.Module, names: Sequence[str]) -> list[PrunableTensor
 
 
 def weight_names(module: nn.Module) -> Sequence[str]:
-    """The attributes of one module that hold its weights, whatever is behind them."""
+    """The attributes of one module that hold its weights; some may be None or computed from others."""
     if isinstance(module, _LAYERS):
         return ("weight",)
     if isinstance(module, nn.MultiheadAttention):
@@ -110,9 +101,7 @@ def weight_names(module: nn.Module) -> Sequence[str]:
 
 def _parameter(module: nn.Module, tensor: str) -> nn.Parameter | None:
     transforms = parametrization(module, tensor)
-    if transforms is None:
-        return module._parameters.get(tensor)
-    return transforms._parameters.get("original")
+    return module._parameters.get(tensor) if transforms is None else transforms._parameters.get("original")
 
 
 def _checked(path: str, module: nn.Module, tensor: str, parameter: nn.Parameter) -> PrunableTensor:
@@ -130,22 +119,19 @@ def first_names(tensors: Sequence[PrunableTensor]) -> list[PrunableTensor]:
     return list(seen.values())
 
 
-# Run a model once for measurement and leave it exactly as it was.
-
-
 @contextmanager
 def sandbox(model: nn.Module) -> Iterator[None]:
-    """Within: evaluation mode, no gradients, and only paths that are made of plain products.
+    """A context to measure a model in: evaluation mode, no gradients, no fused kernels.
 
-    Fused kernels (attention, recurrence) hide their products from a dispatch mode, so they are
-    switched off. Training flags, buffers, random state and switches are restored, also after an error.
+    Fused kernels (attention, recurrence) hide their products from a dispatch mode. Training flags, buffers, random
+    state and switches are restored, also after an error.
     """
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=sorted(devices, key=str)))
         backends: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
         for backend in backends:
-            # Not their flags(): it also sets, and warns about, options that are none of our business.
+            # Not their flags(), which also sets other options and warns about them.
             stack.callback(setattr, backend, "enabled", backend.enabled)
             backend.enabled = False
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
@@ -154,8 +140,7 @@ def sandbox(model: nn.Module) -> Iterator[None]:
         if "torch._dynamo" in sys.modules:  # importing it takes seconds, and without it nothing is compiled
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.no_grad())
-        named = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
-        buffers = [(m, name, buffer, buffer.clone()) for m, name, buffer in named]
+        buffers = [(m, n, b, b.clone()) for m in model.modules() for n, b in m._buffers.items() if b is not None]
         stack.callback(_restore, [(m, m.training) for m in model.modules()], buffers)
         model.eval()
         # Casts cached by an enclosing autocast would hide which weight they came from.
@@ -173,8 +158,7 @@ def _restore(modes: list[tuple[nn.Module, bool]], buffers: list[tuple[nn.Module,
             buffer.copy_(content)
 
 
-# Count multiply-adds while a model runs, and say which weight they belong to.
-
+# Multiply-adds, counted while a model runs.
 
 _aten = torch.ops.aten
 
@@ -200,9 +184,8 @@ _COPIES = {_aten.clone, _aten._to_copy, _aten._reshape_copy}
 class MacCounter(TorchDispatchMode):
     """Attributes each product to the weight whose storage one of its operands shares.
 
-    Identity of storage survives views (chunks of an attention projection, transposes) and exists on
-    the meta device. Weak references are held: they keep a storage's address from being reused, but
-    not its memory.
+    Identity of storage survives views (chunks of an attention projection, transposes) and exists on the meta device.
+    Weak references keep a storage's address from being reused, but do not keep its memory.
     """
 
     def __init__(self) -> None:
@@ -214,16 +197,14 @@ class MacCounter(TorchDispatchMode):
         self._owners: dict[StorageWeakRef, list[tuple[int, int, str]]] = {}
 
     def watch(self, tensor: Tensor, name: str) -> None:
-        """From here on ``tensor`` is known as the weight ``name``."""
+        """Attribute the products of ``tensor`` to the weight ``name`` from here on."""
         start = int(tensor.storage_offset()) * tensor.element_size()
         span = (start, start + tensor.numel() * tensor.element_size(), name)
         self._owners.setdefault(StorageWeakRef(tensor.untyped_storage()), []).append(span)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func._overloadpacket not in flop_registry:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs, operator = kwargs or {}, func._overloadpacket
+        if operator not in flop_registry:
             # For inference tensors composite operators arrive whole: take them apart.
             with self:
                 out = func.decompose(*args, **kwargs)
@@ -233,7 +214,6 @@ class MacCounter(TorchDispatchMode):
         touched = [name for leaf in tree_leaves((args, kwargs)) if (name := self._owner(leaf))]
         for name in touched:
             self.macs.setdefault(name, 0)
-        operator = func._overloadpacket
         if operator in _COPIES and touched:
             self.watch(out, touched[0])
         elif not self.paused:
@@ -270,17 +250,14 @@ class MacCounter(TorchDispatchMode):
 
 
 def _operands(operator: Any, args: Sequence[Any]) -> Iterator[Any]:
-    """The factors of a product, the likeliest weight first.
-
-    A weight stands last (x @ w); when a learnt input meets a weight, the latter pays.
-    """
+    """The factors of a product, the likeliest weight first: it stands last in x @ w, also where x is learnt."""
     if operator in _CONVOLUTIONS:
         return iter((args[1], args[0]))
     return reversed(args[1:] if operator in _ADDING else args)
 
 
 def _is_global_pool(x: Tensor, dim: Any = None, *_: Any, **__: Any) -> bool:
-    """A mean over all spatial dimensions, at least two, of a (batch of) image(s)."""
+    """Whether a mean is over all spatial dimensions, at least two, of a (batch of) image(s)."""
     if not isinstance(dim, list | tuple):
         return False
     first = x.dim() - len(dim)
@@ -290,18 +267,18 @@ def _is_global_pool(x: Tensor, dim: Any = None, *_: Any, **__: Any) -> bool:
 def profile(model: nn.Module, example: Any, *, tensors: Sequence[str] | None = None) -> Profile:
     """Count the weights and multiply-adds of every prunable tensor in one forward pass.
 
-    One multiply-add is one MAC, the paper's FLOP; biases, normalisation and activations cost
-    nothing; average pools are counted apart. The model is left exactly as it was.
+    One multiply-add is one MAC, the paper's FLOP; biases, normalisation and activations cost nothing; average pools are
+    counted apart. The model is left exactly as it was.
 
     Args:
         model: any module, on any device. On the meta device nothing is computed.
-        example: one tensor, a tuple of positional or a mapping of keyword arguments. Its batch is
-            counted as given: pass a batch of one for the cost of one sample.
+        example: one tensor, a tuple of positional or a mapping of keyword arguments. Its batch is counted as given:
+            pass a batch of one for the cost of one sample.
         tensors: names of the tensors to list instead of :func:`prunable_tensors`' choice.
 
     Returns:
-        One row for each tensor (tied tensors: the first name) in the order of use of their modules;
-        those the pass does not use come last with 0 MACs.
+        One row for each tensor (tied tensors: the first name) in the order of use of their modules; those the pass does
+        not use come last with 0 MACs.
 
     Example:
         >>> import torch
@@ -312,29 +289,30 @@ def profile(model: nn.Module, example: Any, *, tensors: Sequence[str] | None = N
     entries = prunable_tensors(model) if tensors is None else named_tensors(model, tensors)
     if not entries:
         raise ValueError(f"{type(model).__name__} has no prunable weights; name some with tensors=[...]")
-    rows = {entry.parameter: entry.name for entry in first_names(entries)}
+    first = first_names(entries)
+    rows = {entry.parameter: entry.name for entry in first}
     counter = MacCounter()
     for parameter, name in rows.items():
         counter.watch(parameter, name)
+    found = ((parametrization(entry.module, entry.tensor), rows[entry.parameter]) for entry in entries)
+    names: dict[nn.Module, str] = {transforms: name for transforms, name in found if transforms is not None}
     with ExitStack() as hooks, sandbox(model):
-        _watch_parametrizations(model, entries, rows=rows, counter=counter, hooks=hooks)
+        _watch_parametrizations(model, names, counter, hooks)
         with counter:
             run(model, example)
-    return Profile(
-        tuple(
-            TensorCost(entry.name, tuple(entry.parameter.shape), counter.macs.get(entry.name, 0))
-            for entry in _in_order_of_use(first_names(entries), list(counter.macs))
-        ),
-        other_macs=counter.other_macs,
-        pool_macs=counter.pool_macs,
-        other_params=_other_params(model, set(rows)),
-    )
+    used, macs = _in_order_of_use(first, list(counter.macs)), counter.macs
+    costs = tuple(TensorCost(t.name, tuple(t.parameter.shape), macs.get(t.name, 0)) for t in used)
+    # A parametrization's own parameters, such as thresholds, are not part of the network.
+    lists = (m for m in model.modules() if isinstance(m, parametrize.ParametrizationList))
+    own = {p for entry in lists for transform in entry for p in transform.parameters()}
+    other_params = sum(p.numel() for p in model.parameters() if p not in rows and p not in own)
+    return Profile(costs, counter.other_macs, counter.pool_macs, other_params)
 
 
 def _in_order_of_use(entries: Sequence[PrunableTensor], touched: Sequence[str]) -> list[PrunableTensor]:
     """Modules as they were first used, unused ones last; within a module as listed.
 
-    Which of an LSTM cell's two products comes first differs between devices, so it must not decide.
+    Which of an LSTM cell's two products comes first differs between devices and must not decide.
     """
     first: dict[nn.Module, int] = {}
     for entry in entries:
@@ -347,26 +325,14 @@ def run(model: nn.Module, example: Any) -> None:
     """One forward pass with an example as :func:`profile` takes it."""
     if isinstance(example, Mapping):
         model(**example)
-    elif isinstance(example, tuple):
-        model(*example)
     else:
-        model(example)
+        model(*(example if isinstance(example, tuple) else (example,)))
 
 
 def _watch_parametrizations(
-    model: nn.Module,
-    entries: Sequence[PrunableTensor],
-    *,
-    rows: Mapping[nn.Parameter, str],
-    counter: MacCounter,
-    hooks: ExitStack,
+    model: nn.Module, names: Mapping[nn.Module, str], counter: MacCounter, hooks: ExitStack
 ) -> None:
-    """What a parametrization returns is known by its tensor's name; its own work costs nothing."""
-    names: dict[nn.Module, str] = {
-        transforms: rows[entry.parameter]
-        for entry in entries
-        if (transforms := parametrization(entry.module, entry.tensor)) is not None
-    }
+    """Know what a parametrization returns by its tensor's name, and count none of its own work."""
 
     def before(module: nn.Module, args: Any) -> None:
         counter.paused += 1
@@ -382,24 +348,16 @@ def _watch_parametrizations(
             hooks.callback(module.register_forward_hook(after).remove)
 
 
-def _other_params(model: nn.Module, rows: set[nn.Parameter]) -> int:
-    """Parameters in no row; a parametrization's own (thresholds) are not part of the network."""
-    lists = (m for m in model.modules() if isinstance(m, parametrize.ParametrizationList))
-    own = {p for entry in lists for transform in entry for p in transform.parameters()}
-    return sum(p.numel() for p in model.parameters() if p not in rows and p not in own)
-
-
 class Uses(NamedTuple):
-    """For each low-rank layer the vectors that it multiplies in a pass, and the multiply-adds of everything else."""
+    """What `low_rank_uses` counts in one pass."""
 
-    vectors: dict[str, int]
-    other_macs: int
+    vectors: dict[str, int]  # that each low-rank layer multiplies
+    other_macs: int  # multiply-adds of everything else
 
 
 def low_rank_uses(model: nn.Module, example: Any, layers: Mapping[str, Any]) -> Uses:
-    """Count the vectors that go through the factors, or through the product that a layer hands out as its ``weight``.
-
-    `layers` are named ones with the factors ``up`` and ``down`` and the product ``weight``. The model stays as it was.
+    """Count the vectors that go through the factors ``up`` and ``down`` of each layer, or through their product, which
+    it gives as its ``weight``. The model stays as it was.
     """
     counter = MacCounter()
     for name, layer in layers.items():
@@ -420,7 +378,7 @@ def low_rank_uses(model: nn.Module, example: Any, layers: Mapping[str, Any]) -> 
 
 
 def _watched(kind: type[nn.Module], name: str, counter: MacCounter) -> type[nn.Module]:
-    """The same class, but the product of the factors is known by name and costs nothing."""
+    """The same class, but the product of the factors is watched by name and costs nothing to make."""
     plain: Any = cast(Any, kind).weight
 
     def weight(self: nn.Module) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import bench, budget, export, report, sweep, training, watch
+from softprune.cli import budget, deploy, report, sweep, training
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -22,14 +22,14 @@ for command in (
     training.demo,
     training.train,
     sweep.sweep,
-    watch.watch,
+    report.watch,
     report.report,
     report.compare,
     training.recipes,
     training.evaluate,
     training.bake,
-    export.export,
-    bench.bench,
+    deploy.export,
+    deploy.bench,
     training.methods,
     budget.profile,
 ):

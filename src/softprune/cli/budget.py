@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from softprune.cli.bench import print_facts, print_timing
+from softprune.budget.show import shape_text
+from softprune.cli.deploy import print_facts, print_timing
 from softprune.cli.terminal import InputShape, ModelName, console, number, print_budget, say, table
 
 if TYPE_CHECKING:
@@ -56,19 +57,17 @@ def compare(first: Where, second: Where) -> None:
     from softprune import Budget
     from softprune.budget.units import shared_noun
 
-    one_budget, other = Budget.load(first), Budget.load(second)
-    comparison, kept = one_budget.compare(other), shared_noun((one_budget.units, other.units))
+    one, two = Budget.load(first), Budget.load(second)
+    comparison, kept = one.compare(two), shared_noun((one.units, two.units))
     rows = table("tensor", kept, "MACs", first, second, "difference")
     for row in comparison.rows:
-        a, b = 1 - row.density_a, 1 - row.density_b
-        rows.add_row(row.name, number(row.params), number(row.macs), f"{a:.2%}", f"{b:.2%}", f"{b - a:+.2%}")
-    if comparison.total_a and comparison.total_b:
-        one, two = comparison.total_a, comparison.total_b
-        gap = two.overall - one.overall
+        x, y = 1 - row.density_a, 1 - row.density_b
+        rows.add_row(row.name, number(row.params), number(row.macs), f"{x:.2%}", f"{y:.2%}", f"{y - x:+.2%}")
+    if (a := comparison.total_a) and (b := comparison.total_b):
         rows.add_section()
-        rows.add_row("overall", "", "", f"{one.overall:.2%}", f"{two.overall:.2%}", f"{gap:+.2%}")
-        rows.add_row(f"{kept} left", "", "", number(one.params), number(two.params), f"{two.params - one.params:+,}")
-        rows.add_row("MACs left", "", "", number(one.macs), number(two.macs), "")
+        rows.add_row("overall", "", "", f"{a.overall:.2%}", f"{b.overall:.2%}", f"{b.overall - a.overall:+.2%}")
+        rows.add_row(f"{kept} left", "", "", number(a.params), number(b.params), f"{b.params - a.params:+,}")
+        rows.add_row("MACs left", "", "", number(a.macs), number(b.macs), "")
     console.print(rows)
 
 
@@ -93,8 +92,8 @@ def allocate(
     """
     from softprune import Budget, Flops, Latency, LatencyTable, Params, Sparsity, erk, scaled, uniform
 
-    wishes = ((Sparsity, sparsity), (Params, params), (Flops, flops))
-    goals: list[Any] = [kind(value) for kind, value in wishes if value is not None]
+    given = ((Sparsity, sparsity), (Params, params), (Flops, flops))
+    goals: list[Any] = [kind(value) for kind, value in given if value is not None]
     if (ms is None) != (latency is None):
         raise ValueError("--ms and --latency go together: a goal in milliseconds needs a table of times")
     if ms is not None and latency is not None:
@@ -104,9 +103,9 @@ def allocate(
     if like is not None and dense:
         raise ValueError("--dense has no effect with --like, whose budget says what each tensor keeps")
     if like is not None:
-        budget = scaled(count(model, shape), goals[0], like=Budget.load(like))
+        budget = scaled(_count(model, shape), goals[0], like=Budget.load(like))
     else:
-        budget = {"uniform": uniform, "erk": erk}[by](count(model, shape), goals[0], dense=tuple(dense or ()))
+        budget = {"uniform": uniform, "erk": erk}[by](_count(model, shape), goals[0], dense=tuple(dense or ()))
     print_budget(budget)
     if out is not None:
         say(f"wrote {budget.save(out)}")
@@ -121,10 +120,10 @@ def profile(
     out: Annotated[Path | None, typer.Option(help="Also write the profile to this JSON file.")] = None,
 ) -> None:
     """Count weights and multiply-adds of a network, tensor by tensor. Needs no memory for the weights."""
-    costs = count(model, shape)
+    costs = _count(model, shape)
     rows = table("tensor", "shape", "weights", "MACs")
     for t in costs:
-        rows.add_row(t.name, "x".join(map(str, t.shape)), number(t.params), number(t.macs))
+        rows.add_row(t.name, shape_text(t.shape), number(t.params), number(t.macs))
     rows.add_section()
     rows.add_row("total", "", number(costs.params), number(costs.macs))
     rows.add_row("average pools", "", "", number(costs.pool_macs))
@@ -151,8 +150,7 @@ def import_str(
     say(f"wrote {out / 'model.safetensors'} and {out / 'budget.json'}")
 
 
-def count(model: str, shape: str | None) -> Profile:
-    """The profile of a network by name, counted on the meta device."""
+def _count(model: str, shape: str | None) -> Profile:
     import torch
 
     from softprune.budget.profiler import profile as profile_of

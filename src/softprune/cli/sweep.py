@@ -57,7 +57,7 @@ def sweep(
 
 
 class SweepView:
-    """One line per trial; quiet, notes only."""
+    """An observer of a sweep: one line per trial; quiet, notes only."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -67,20 +67,18 @@ class SweepView:
 
         if self._quiet:
             return
-        words = [f"trial {trial.number:04d}", trial.state, written(trial.params), objectives(trial), trial.reason]
-        if results.best:
-            best = results.best[0]
-            many = len(results.sweep.config.objectives) > 1
-            one = f"(best {objectives(best)} of {best.number:04d})"
-            words.append(f"({len(results.best)} in the Pareto set)" if many else one)
+        words = [f"trial {trial.number:04d}", trial.state, written(trial.params), _objectives(trial), trial.reason]
+        if results.best and len(results.sweep.config.objectives) > 1:
+            words.append(f"({len(results.best)} in the Pareto set)")
+        elif results.best:
+            words.append(f"(best {_objectives(results.best[0])} of {results.best[0].number:04d})")
         words.append(f"{results.ended}/{len(results.trials)}")
         self.on_note("  ".join(word for word in words if word))
 
     on_note = staticmethod(say)
 
 
-def objectives(trial: TrialResult) -> str:
-    """The values of a trial's objectives in one line."""
+def _objectives(trial: TrialResult) -> str:
     return "  ".join(f"{name} {_shown(name, value)}" for name, value in trial.objectives.items())
 
 

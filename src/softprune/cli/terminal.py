@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +16,6 @@ from softprune.train.observer import Silent
 
 if TYPE_CHECKING:
     from softprune.budget.budget import Budget
-    from softprune.budget.costs import Profile
 
 console = Console()
 errors = Console(stderr=True)
@@ -37,7 +35,7 @@ LEFT_ALIGNED = ("note", "method", "what it is", "what it does", "cost", "shape",
 
 
 def say(text: object) -> None:
-    """Print a line as it is: without markup, colours for numbers, or line breaks of our own."""
+    """Print a line as it is: without markup, colours for numbers, or added line breaks."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -70,37 +68,31 @@ def print_budget(budget: Budget, *, thresholds: dict[str, float] | None = None) 
         alpha = [] if thresholds is None else [f"{thresholds[name]:.5f}"]
         rows.add_row(name, number(cost.params if cost else None), number(macs), *alpha, f"{budget.sparsity(name):.2%}")
     if profile is not None:
-        _add_totals(rows, budget, profile, gap=[""] * len(middle))
+        gap = [""] * len(middle)
+        total, left = (profile.total_macs(), budget.macs()) if profile.counted else (None, None)
+        rows.add_section()
+        rows.add_row("overall", number(profile.params), number(total), *gap, f"{budget.overall:.2%}")
+        if len(budget) > 1 and not unit_words(budget.units).importances:  # outputs of the network have no importances
+            rows.add_row("without the classifier", "", "", *gap, f"{budget.backbone:.2%}")
+        rows.add_row("left", number(budget.params), number(left), *gap, "")
+        if budget.stored is not None:
+            rows.add_row("parameters stored", number(budget.stored), "", *gap, "")
     console.print(rows)
-
-
-def _add_totals(rows: Table, budget: Budget, profile: Profile, *, gap: list[str]) -> None:
-    total, left = (profile.total_macs(), budget.macs()) if profile.counted else (None, None)
-    rows.add_section()
-    rows.add_row("overall", number(profile.params), number(total), *gap, f"{budget.overall:.2%}")
-    if len(budget) > 1 and not unit_words(budget.units).importances:  # outputs of the network have no importances
-        rows.add_row("without the classifier", "", "", *gap, f"{budget.backbone:.2%}")
-    rows.add_row("left", number(budget.params), number(left), *gap, "")
-    if budget.stored is not None:
-        rows.add_row("parameters stored", number(budget.stored), "", *gap, "")
 
 
 def left_words(budget: Budget) -> str:
     """How much of a measured network is left, in one line."""
-    profile = budget.profile
-    words = [f"{budget.params:,} {noun(budget.units, budget.params)}"]
-    if profile is not None and profile.counted:
-        words.append(f"{budget.macs():,} MACs")
+    macs = f", {budget.macs():,} MACs" if budget.profile is not None and budget.profile.counted else ""
     stored = "" if budget.stored is None else f"; {budget.stored:,} parameters to store"
-    return f"{', '.join(words)} left{stored}"
+    return f"{budget.params:,} {noun(budget.units, budget.params)}{macs} left{stored}"
 
 
 class LiveView(Silent):
     """An observer of training: on a terminal a progress bar, elsewhere one line per epoch; quiet, notes only."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console)
+        bar = BarColumn(bar_width=24)
+        self._bar = Progress(TextColumn("{task.description}"), bar, TimeRemainingColumn(), console=console)
         self._live = console.is_terminal and not quiet
         self._quiet = quiet
         self._task: TaskID | None = None
@@ -110,9 +102,7 @@ class LiveView(Silent):
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._live:
             self._bar.stop()
 

@@ -37,7 +37,7 @@ def demo(
     folder = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     train("digits/str", [f"seed={seed}", "name=demo"], out=folder)
     if bench:
-        from softprune.cli.bench import show_speed
+        from softprune.cli.deploy import show_speed
 
         show_speed(folder)
     if find_spec("jinja2") is None:
@@ -107,17 +107,12 @@ def recipes() -> None:
 
     rows = table("recipe", "accuracy", "sparsity", "cost", "what it is")
     for info in listed():
-        expected = info.expected
-        shares = percent(expected.get("accuracy")), percent(expected.get("sparsity"))
+        shares = (percent(info.expected.get(key)) for key in ("accuracy", "sparsity"))
         rows.add_row(info.name, *shares, info.cost, info.summary)
     console.print(rows)
 
 
-def evaluate(
-    run: Run,
-    best: Best = False,
-    trust: Trust = False,
-) -> None:
+def evaluate(run: Run, best: Best = False, trust: Trust = False) -> None:
     """Evaluate a run's last checkpoint on its test data."""
     from softprune.train.load_run import evaluate_run
 
@@ -155,8 +150,7 @@ def validate(config: Where, changes: Changes = None) -> None:
     """Check a configuration; every problem is listed with its key and the nearest valid one."""
     from softprune.train.config import RunConfig
 
-    settings = RunConfig.load(config or "", changes or (), trust=True)
-    say(f"{config} is valid: {settings.name}")
+    say(f"{config} is valid: {RunConfig.load(config or '', changes or (), trust=True).name}")
 
 
 @config_app.command()
@@ -172,9 +166,8 @@ def _report(outcome: Outcome) -> None:
 
     if not outcome.finished or not outcome.first:
         return
-    budget = outcome.budget
-    if budget is not None:
-        print_budget(budget, thresholds=RunFolder(outcome.folder).thresholds())
+    if outcome.budget is not None:
+        print_budget(outcome.budget, thresholds=RunFolder(outcome.folder).thresholds())
     last, best = outcome.result["last"], outcome.result["best"]
     say(f"test accuracy {last['accuracy']:.2%} (best {best['accuracy']:.2%} after epoch {best['epoch'] + 1})")
     say(f"run folder: {outcome.folder}")

@@ -1,4 +1,4 @@
-"""The command that times networks, and what prints times."""
+"""Commands that export and time networks, and what prints times."""
 
 # ruff: noqa: FBT002 - typer makes options of them
 
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from softprune.cli.export import export
-from softprune.cli.terminal import InputShape, Trust, console, errors, number, say, table
+from softprune.cli.terminal import Best, InputShape, Trust, console, errors, number, say, table
 from softprune.records import LATENCY, OUR_ENGINE, RESULT
 from softprune.records import BenchKey as Key
 
 if TYPE_CHECKING:
     from softprune.budget.latency import LatencyTable, Timing
+    from softprune.deploy.export.formats import Content
+    from softprune.train.load_run import PlainNetwork
 
 _WIDE = 110  # characters, from which on there is room for the kernel of each layer
 PUBLISHED = "zoo:resnet50/str-90.23"
@@ -114,7 +115,6 @@ def progress() -> Iterator[Callable[[str], object]]:
 
 
 def print_bench(result: Mapping[str, Any]) -> None:
-    """Standings, ratios, share of the roofline, and the layers if they were timed."""
     say(
         f"{result[Key.NETWORK]} on {result[Key.PROCESSOR]} ({result[Key.LEVEL]}), batch {result[Key.BATCH]}, "
         f"threads {result[Key.THREADS]}"
@@ -129,11 +129,10 @@ def print_bench(result: Mapping[str, Any]) -> None:
     for line in _remarks(result):
         say(line)
     if result[Key.LAYERS]:
-        print_layers(result[Key.LAYERS])
+        _print_layers(result[Key.LAYERS])
 
 
-def print_layers(layers: list[Mapping[str, Any]]) -> None:
-    """A row for each layer, for one sample, and their sums."""
+def _print_layers(layers: list[Mapping[str, Any]]) -> None:
     wide = console.width >= _WIDE
     rows = table("layer", "nonzeros", "MACs", "us", "GFLOP/s", "roofline")
     if wide:
@@ -141,16 +140,13 @@ def print_layers(layers: list[Mapping[str, Any]]) -> None:
     for column in rows.columns:
         column.no_wrap = True
     for layer in layers:
-        counts = number(layer[Key.NONZEROS]), number(layer[Key.MACS])
-        rates = f"{layer[Key.GFLOPS]:.1f}", f"{layer[Key.ROOFLINE]:.0%}"
-        counted = layer[Key.MACS] > 0
-        rows.add_row(
-            escape(layer[Key.PATH] or layer[Key.WHAT]),
-            *(counts if counted else ("", "")),
-            f"{layer[Key.MICROSECONDS]:.1f}",
-            *(rates if counted else ("", "")),
-            *([escape(f"{layer[Key.WHAT]} {layer[Key.HOW]}")] if wide else []),
-        )
+        counts = rates = "", ""
+        if layer[Key.MACS] > 0:
+            counts = number(layer[Key.NONZEROS]), number(layer[Key.MACS])
+            rates = f"{layer[Key.GFLOPS]:.1f}", f"{layer[Key.ROOFLINE]:.0%}"
+        kernel = [escape(f"{layer[Key.WHAT]} {layer[Key.HOW]}")] * wide
+        name = escape(layer[Key.PATH] or layer[Key.WHAT])
+        rows.add_row(name, *counts, f"{layer[Key.MICROSECONDS]:.1f}", *rates, *kernel)
     rows.add_section()
     sums = (number(sum(layer[key] for layer in layers)) for key in (Key.NONZEROS, Key.MACS))
     rows.add_row("sum", *sums, f"{sum(layer[Key.MICROSECONDS] for layer in layers):.1f}")
@@ -160,13 +156,13 @@ def print_layers(layers: list[Mapping[str, Any]]) -> None:
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
     from softprune.deploy.bench.contest import SAME
 
-    if result[Key.ROOFLINE_SHARE] is not None:
+    if result[Key.ROOFLINE_SHARE] is None:
+        yield f"the compiled kernels are missing, the slow reference engine ran: {HOW_TO_COMPILE}"
+    else:
         yield (
             f"{result[Key.MACS]:,} multiply-adds on nonzeros per sample; {result[Key.ROOFLINE_SHARE]:.0%} of what "
             f"this processor can load for them from its second-level cache"
         )
-    else:
-        yield f"the compiled kernels are missing, the slow reference engine ran: {HOW_TO_COMPILE}"
     if result[Key.RATIOS]:
         yield (
             "ratio: best time of the other engine, which computes the zeros too, over softprune's; spread: quartiles "
@@ -186,7 +182,7 @@ def _names(text: str | None) -> list[str] | None:
     return [] if names == ["none"] else names
 
 
-# The end of the demo: how fast its network is, and how fast a large one would be.
+# The end of the demo.
 
 
 def show_speed(folder: Path) -> None:
@@ -219,10 +215,10 @@ def _measure(spx: str, note: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     from softprune.deploy.bench import bench
     from softprune.deploy.bench.engines import missing
 
-    engine = "torch" if missing("onnxruntime") else "onnxruntime"
-    alone = engine == "torch"  # a .spx file has no module that torch could run
-    own = bench(spx, against=[] if alone else [engine], bursts=4, seconds=0.2, progress=note)
-    large = bench(PUBLISHED, against=[engine], bursts=4, seconds=0.5, layers=False, progress=note)
+    others = [] if missing("onnxruntime") else ["onnxruntime"]
+    own = bench(spx, against=others, bursts=4, seconds=0.2, progress=note)
+    # torch cannot run a .spx file, which has no module of its own.
+    large = bench(PUBLISHED, against=others or ["torch"], bursts=4, seconds=0.5, layers=False, progress=note)
     return own, large
 
 
@@ -238,15 +234,7 @@ def _times(result: Mapping[str, Any]) -> str:
 
 
 def write_latency(
-    network: str,
-    path: Path,
-    *,
-    batch: int,
-    threads: int,
-    shape: str | None,
-    size: int | None,
-    tune: bool,
-    trust: bool = False,
+    network: str, path: Path, *, batch: int, threads: int, shape: str | None, size: int | None, tune: bool, trust: bool
 ) -> None:
     """Measure the times of a network, print them and write them."""
     import torch
@@ -265,12 +253,6 @@ def write_latency(
         module, example = subject(network, shape=shape, size=size)
     with progress() as note, torch.no_grad():
         found = measure_latency(module, example, batch=batch, threads=threads, effort=Effort(tune=tune), progress=note)
-    print_latency(found)
-    say(f"wrote {found.save(path)}")
-
-
-def print_latency(found: LatencyTable) -> None:
-    """Microseconds of each tensor's layer at the densities that were measured."""
     print_facts(found)
     points = found.layers[0].densities
     rows = table("tensor", *(f"us at {density:g}" for density in points))
@@ -280,15 +262,14 @@ def print_latency(found: LatencyTable) -> None:
     rows.add_row("everything else", *[f"{1e6 * found.fixed:.1f}"] * len(points))
     rows.add_row("total", *(f"{1e6 * found.total({x.name: d for x in found.layers}):.1f}" for d in points))
     console.print(rows)
+    say(f"wrote {found.save(path)}")
 
 
 def print_facts(found: LatencyTable) -> None:
-    """Print the processor, batch and threads of a table of times."""
     say(f"{found.processor} ({found.level}), batch {found.batch}, threads {found.threads}")
 
 
 def print_timing(timing: Timing) -> None:
-    """Microseconds of a budget, tensor by tensor and in total."""
     rows = table("tensor", "density", "us", "us dense", "times faster")
     for row in timing.rows:
         faster = f"{row.dense_seconds / row.seconds:.2f}" if row.seconds > 0 else "-"
@@ -299,3 +280,94 @@ def print_timing(timing: Timing) -> None:
     times = (f"{1e6 * seconds:.1f}" for seconds in (timing.seconds, timing.dense_seconds))
     rows.add_row("total", "", *times, f"{timing.dense_seconds / timing.seconds:.2f}" if timing.seconds > 0 else "-")
     console.print(rows)
+
+
+# Export.
+
+WINDOWS = 256  # of an example, on which the ranges of integers are measured
+NORMALISATIONS = ("steps", "features", "none")
+
+
+def export(
+    source: Annotated[
+        Path, typer.Argument(help="A run folder; or a file of weights, such as softprune bake writes, with --model.")
+    ],
+    format_name: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            help="spx (for the engine), safetensors (dense), compressed (without zeros, exact), onnx, onnx-sparse, "
+            "program (torch.export), hub (a Hugging Face folder) or c (C99 source of a FastGRNN).",
+        ),
+    ] = "spx",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File or folder to write; in the run folder by default.")
+    ] = None,
+    best: Best = False,
+    model: Annotated[
+        str | None, typer.Option(help="For a file of weights: the network, such as resnet50 or package.module:factory.")
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option("--input", help="For a network of your own: input shape with batch 1, as 1,3,224,224.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    trust: Trust = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="For c: weights of 8 bits and integer arithmetic, not float32.")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="For c: what the files and functions begin with; fastgrnn by default.")
+    ] = None,
+    normalisation: Annotated[
+        str | None,
+        typer.Option(
+            help="For c, of a run: the program normalises raw values as in training, for each of the steps (default); "
+            "alike for all of them: features; not at all: none."
+        ),
+    ] = None,
+) -> Path:
+    """Write the network of a run, or of baked weights, for the engine or for other programs.
+
+    softprune export runs/a
+
+    softprune export runs/a --format onnx --out model.onnx
+
+    softprune export model.safetensors --model resnet50 --format compressed
+
+    softprune export runs/har2 --format c --int8
+    """
+    from softprune.deploy.export.formats import target, write_format
+    from softprune.train.load_run import plain_network
+
+    if format_name != "c" and (int8 or name is not None or normalisation is not None):
+        raise ValueError(f"--int8, --name and --normalisation are for --format c; the format is {format_name}")
+    if normalisation not in (None, *NORMALISATIONS):
+        raise ValueError(f"--normalisation is {', '.join(NORMALISATIONS)}; got {normalisation!r}")
+    place = target(source, format_name, out=out, force=force)
+    network = plain_network(source, best=best, model=model, shape=shape, trust=trust)
+    content = _content(network, c=format_name == "c", int8=int8, name=name, normalisation=normalisation)
+    written = write_format(content, format_name, place)
+    say(
+        f"wrote {written.path}: {written.bytes:,} bytes, dense {written.dense_bytes:,}; "
+        f"{written.nonzeros:,} of {written.weights:,} weights are not zero"
+    )
+    if written.note:
+        say(written.note)
+    return written.path
+
+
+def _content(network: PlainNetwork, *, c: bool, int8: bool, name: str | None, normalisation: str | None) -> Content:
+    import torch
+
+    from softprune.deploy.export.formats import Content
+    from softprune.nn import FastGRNNClassifier
+
+    if not c or not isinstance(network.module, FastGRNNClassifier):
+        return Content(network.module, torch.zeros(network.example_shape), network.name, network.args)
+    found = network.source.normalisation if network.source is not None and normalisation != "none" else None
+    if found is not None and normalisation == "features":
+        found = found.over_steps()
+    values = None if found is None else (found.mean, found.scale)
+    windows, name = network.inputs(WINDOWS), name or "fastgrnn"
+    return Content(network.module, windows, network.name, network.args, int8, name, values)
