@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from softprune.train.data.loader import LoaderSource
-from softprune.train.data.source import Epoch
+from softprune.train.data.source import Epoch, LoaderSource
 
 
 class Named(TensorDataset):

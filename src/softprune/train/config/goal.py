@@ -60,8 +60,7 @@ class LatencyConfig(Section):
         return LatencyTable.from_dict(given).to_dict() if isinstance(given, dict) else given
 
 
-# The keys of which a goal has one.
-TOTALS = tuple(GOALS)
+TOTALS = tuple(GOALS)  # the keys of which a goal has one
 _ALL = f"{', '.join(TOTALS[:-1])} and {TOTALS[-1]}"
 
 
@@ -202,7 +201,6 @@ class RuleConfig(Section):
         return g
 
     def build(self) -> Rule:
-        """The rule that softprune.sparsify takes."""
         settings = self.model_dump(exclude={"match", "g"})
         return Rule(parse_match(self.match), g=None if self.g is None else _read_g(self.g), **settings)
 
@@ -231,7 +229,6 @@ def parse_match(text: str) -> Match:
 
 
 def depthwise(name: str, module: nn.Module) -> bool:
-    """Whether a module convolves every channel by itself."""
     groups = getattr(module, "groups", 1)
     return groups > 1 and groups == getattr(module, "in_channels", None)
 
@@ -285,7 +282,6 @@ class MethodConfig(Named):
 
     @property
     def proposes(self) -> bool:
-        """Whether s_init is to be computed from the schedule."""
         return self.settings.get("s_init") == PROPOSE
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
@@ -78,14 +79,9 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def parse_yaml(text: str, origin: str) -> Any:
-    """The value of one YAML document.
+    """The value of one YAML document, which messages call what ``origin`` says.
 
-    Args:
-        text: the document.
-        origin: what to call it in a message.
-
-    Raises:
-        ValueError: if it is not YAML, with the line, or is nested or grows by aliases beyond reason.
+    What is nested, or grows by aliases, beyond reason is refused.
 
     Example:
         >>> parse_yaml("{lr: 1e-3, name: no, seed: 010}", "an example")
@@ -122,8 +118,7 @@ def write_yaml(value: Any) -> str:
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True))
 
 
-# The place of an element of a list in a documented path.
-ELEMENT = "[]"
+ELEMENT = "[]"  # the place of an element of a list in a documented path
 
 
 def known_keys(section: type[Section]) -> list[str]:
@@ -147,9 +142,7 @@ def field_at(section: type[Section], path: Sequence[str | int]) -> tuple[int, Fi
                 free = issubclass(here, MethodConfig) and part in known_keys(here)
                 return (len(path), None) if free else (index, field)
             field = here.model_fields[str(part)]
-            here = field.annotation
-            inner = section_in(here)
-            here = inner if inner is not None and not is_list(here) else here
+            here = field.annotation if is_list(field.annotation) else section_in(field.annotation) or field.annotation
         elif is_list(here):
             if not (isinstance(part, int) or part.isdecimal()):
                 return index, field
@@ -177,7 +170,6 @@ def section_in(annotation: Any) -> type[Section] | None:
 
 
 def is_list(annotation: Any) -> bool:
-    """Whether a field takes a list."""
     return _holds(annotation, tuple)
 
 
@@ -269,19 +261,15 @@ def _message(details: Mapping[str, Any]) -> str:
     if kind in _LIMITS:
         words, key = _LIMITS[kind]
         fraction = context[key] == 1 and key in ("lt", "le") and 1 < value <= 100
-        return f"{value!r} is not {words} {context[key]:g}" + (
-            f": it is a fraction, write {value / 100:g}" if fraction else ""
-        )
+        hint = f": it is a fraction, write {value / 100:g}" if fraction else ""
+        return f"{value!r} is not {words} {context[key]:g}{hint}"
     return f"{shown(value)}: {details['msg'][0].lower()}{details['msg'][1:]}"
 
 
 def _fix(kind: str, value: Any) -> str:
     if kind in ("float_type", "int_type") and isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            return ""
-        return f": write {number:g} without quotes"
+        with suppress(ValueError):
+            return f": write {float(value):g} without quotes"
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
         return f": write {int(value)}"
     return ""
@@ -307,11 +295,7 @@ class ConfigFile(Section):
 
     @classmethod
     def parse(cls: type[F], data: Any, *, origin: str | None = None) -> F:
-        """What data read from YAML describe; short forms are allowed. Messages call them what ``origin`` says.
-
-        Raises:
-            ConfigError: with every problem, its dotted path, and the nearest valid key.
-        """
+        """What data read from YAML describe; short forms are allowed. A ConfigError names every problem in them."""
         origin = origin or cls.kind
         if not isinstance(data, Mapping):
             raise ConfigError([Problem("", f"{shown(data)} is not a mapping of keys to values")], origin=origin)

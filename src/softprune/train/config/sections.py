@@ -35,7 +35,7 @@ class Problem:
         return f"{self.path}: {self.message}" if self.path else self.message
 
     def below(self, path: str) -> Problem:
-        """The same problem, seen from further up."""
+        """The same problem, its path continued from ``path``."""
         return Problem(".".join(part for part in (path, self.path) if part), self.message)
 
 
@@ -402,7 +402,6 @@ class UnitsConfig(Section):
         return self
 
     def build(self) -> Units:
-        """As `sparsify` takes it."""
         return Units(self.kind) if self.block is None else Units.block(*self.block)
 
 

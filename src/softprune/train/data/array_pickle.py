@@ -11,7 +11,7 @@ import math
 import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ MAX_OPCODES = 200_000
 MAX_AXES = 8
 _NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 _ORDERS = ("|", "<", ">")
-
 
 # The three names that an array is rebuilt from; the module of the first was renamed between versions.
 _RECONSTRUCT, _NDARRAY, _DTYPE = object(), object(), object()
@@ -39,17 +38,14 @@ class _Unfinished:
 
 @dataclass
 class _Number:
-    """A number type."""
-
-    name: str
-    order: str = "|"
+    name: str  # of its type, one of _NUMBERS
+    order: str = "|"  # of its bytes
 
 
 def load_arrays(content: bytes) -> Any:
     """The dicts, lists, numbers, byte strings and arrays of a pickle; Python 2's strings become bytes.
 
-    Raises:
-        ValueError: if it is cut off, is not a pickle, or asks for anything else. Nothing has been called then.
+    Anything else in it is a ValueError, and nothing has been called then.
     """
     try:
         return _Reader().read(content)
@@ -145,7 +141,6 @@ class _Reader:
 
 
 def _text(what: Any) -> str:
-    """A short text, written by either Python."""
     if isinstance(what, bytes):
         what = what.decode("latin-1")
     return what if isinstance(what, str) else ""
@@ -173,9 +168,8 @@ _LITERALS = (
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
     *("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
 )
-_Step: TypeAlias = Callable[[_Reader, Any], None]
 # What each opcode does, given the reader and the opcode's argument.
-_STEPS: dict[str, _Step] = {
+_STEPS: dict[str, Callable[[_Reader, Any], None]] = {
     **dict.fromkeys(_LITERALS, lambda r, x: r.push(x)),
     **dict.fromkeys(("SHORT_BINSTRING", "BINSTRING"), lambda r, x: r.push(str(x).encode("latin-1"))),
     **dict.fromkeys(("PROTO", "FRAME"), lambda r, x: None),

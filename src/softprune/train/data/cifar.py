@@ -37,8 +37,6 @@ Records = NDArray[np.uint8]  # [n, 1 + PIXELS]
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which the six files are laid out."""
-
     folder: str  # what the official folder is called
     suffix: str  # of the file names
     algorithm: str  # of the sums
@@ -65,9 +63,8 @@ def _records(path: Path, pixels: Records, labels: object) -> Records:
     numbers = labels if isinstance(labels, list) else []
     right = [label for label in numbers if type(label) is int and 0 <= label < 10]
     if not len(right) == len(numbers) == len(pixels):
-        raise DamagedError(
-            f"{path}: expected {len(pixels)} labels from 0 to 9, found {len(right)} among {len(numbers)}"
-        )
+        found = f"{len(right)} among {len(numbers)}"
+        raise DamagedError(f"{path}: expected {len(pixels)} labels from 0 to 9, found {found}")
     return np.concatenate([np.array(right, np.uint8)[:, None], pixels], axis=1)
 
 
@@ -143,14 +140,9 @@ def read_cifar10(
     layouts: Sequence[Layout] = LAYOUTS,
     counts: Counts = COUNTS,
 ) -> tuple[MemorySamples, MemorySamples]:
-    """Training and test samples.
+    """Training and test samples of the six files in ``root`` or a folder below it; ``data`` without one.
 
-    Args:
-        root: the folder with the six files, or the one above it; ``data`` without one.
-        augment: move the training images by up to four pixels and mirror half of them.
-        normalise: what makes floats of the pixels.
-        layouts: how the files may be laid out, and their sums.
-        counts: what they must contain, if they are not the official ones.
+    ``augment`` moves the training images by up to four pixels and mirrors half of them.
     """
     folder, layout = _find(root or Path("data"), layouts)
     change = CropFlip(pad=4, flip=True) if augment else None

@@ -15,8 +15,7 @@ from softprune.train.data.digits import FASHION_MNIST, MNIST, TEST_IMAGES, TRAIN
 from softprune.train.data.files import DamagedError, MissingError
 from softprune.train.data.image_folder import NORMALISE as IMAGENET
 from softprune.train.data.image_folder import read_image_folder
-from softprune.train.data.loader import LoaderSource
-from softprune.train.data.source import Held, IndexedSource, Samples, Source, SubsetSamples, balanced
+from softprune.train.data.source import Held, IndexedSource, LoaderSource, Samples, Source, SubsetSamples, balanced
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ class DataSet:
         return (1, *(image_size if side is None else side for side in self.shape))
 
     def open(self, given: Mapping[str, Any]) -> Source:
-        """The source that the arguments of `open_data` ask for."""
         try:
             train, test = self.read(given)
         except (MissingError, DamagedError) as error:
@@ -79,7 +77,6 @@ def _read_cifar10(given: Mapping[str, Any]) -> tuple[Samples, Samples]:
 
 
 def _sequence_changes(given: Mapping[str, Any]) -> Distortions | None:
-    """What is done to training sequences; None for nothing."""
     wanted = [change(given[key]) for key, change in (("rotate", Rotation), ("shift", Shift)) if given[key]]
     return Distortions(tuple(wanted)) if wanted and given["augment"] else None
 
@@ -198,15 +195,15 @@ def open_data(
     """Open a data set. Its files are checked now, so that a run does not fail later.
 
     Args:
-        name: digits, mnist, fashion-mnist, cifar10, image-folder, har2, google12, or ``package.module:factory``. A
-            factory is called without arguments and returns a Source or a pair of loaders; it takes no other argument.
+        name: of a data set in `DATA_SETS`, or ``package.module:factory``: it is called without arguments and returns a
+            Source or a pair of loaders; no other argument of this function goes with it.
         root: the folder with the files; by default ``data``, and for Fashion-MNIST also the system's.
-        augment: change the training images at random, in the way that suits the data set (the digits: not at all).
-        normalise: pixels with the mean and deviation of the data set's "own" training images, or with those of
-            "imagenet", which many trained networks expect; for cifar10 and image-folder (whose own they are).
+        augment: change the training images at random, in the way that suits the data set.
+        normalise: with mean and deviation of the data set's "own" training images, or those of "imagenet", which many
+            trained networks expect; for cifar10 and image-folder (whose own they are).
         subset: train on this many samples of a fixed permutation, the classes as equal as they can be.
         workers: processes that decode an image folder; the other data sets lie in memory and need none.
-        image_size: side of the squares that an image folder gives.
+        image_size: side of the squares that an image folder gives, in pixels.
         held: what is tested on: the official "test" samples, or a "validation" part of the training samples (other
             subjects in har2, other speakers in google12), so that settings are chosen without the test samples.
         rotate: turn the signals of each training window of har2 by up to so many degrees about any axis.
@@ -214,7 +211,6 @@ def open_data(
 
     Raises:
         FileNotFoundError: if the files are not there, with the way to get them.
-        ValueError: for a damaged file, one of another data set, an unknown name, or an argument that does not suit it.
 
     Example:
         >>> from softprune.train.data import Epoch
@@ -265,7 +261,7 @@ def users(option: str) -> str:
 
 
 def where_to_get(name: str) -> str:
-    """The sentence that tells a user how to get a data set.
+    """How to get a data set, in a sentence.
 
     Example:
         >>> where_to_get("digits")

@@ -43,16 +43,12 @@ def load_digits() -> Digits:
 
 
 def read_digits() -> tuple[MemorySamples, MemorySamples]:
-    """Training and test samples of the digits, in 0 to 1 as they are."""
-    digits = load_digits()
-    train = MemorySamples(digits.train_images, digits.train_labels)
-    return train, MemorySamples(digits.test_images, digits.test_labels)
+    found = load_digits()
+    return MemorySamples(found.train_images, found.train_labels), MemorySamples(found.test_images, found.test_labels)
 
 
 @dataclass(frozen=True)
 class IdxSet:
-    """One data set in MNIST's four files."""
-
     name: str  # for messages
     counts: Counts  # of each class; they tell the two data sets apart, whose files have the same names
     normalise: Normalise  # mean and deviation of the 60,000 training images
@@ -84,16 +80,12 @@ FASHION_MNIST = IdxSet(
 def read_mnist(
     about: IdxSet, root: Path | None, *, augment: bool = True, counts: Counts | None = None
 ) -> tuple[MemorySamples, MemorySamples]:
-    """Training and test samples of MNIST or FASHION_MNIST.
+    """Training and test samples of the files in ``root``; without one in ``data``, or where the system has them.
 
-    Args:
-        about: which of the two.
-        root: the folder with the files, or one above it; without one ``data``, or where the system has them.
-        augment: move the training images by up to four pixels, and mirror those of Fashion-MNIST.
-        counts: what the files must contain, if they are not the official ones.
+    ``augment`` moves the training images by up to four pixels, and mirrors those of Fashion-MNIST. ``counts`` of each
+    class are by default the official ones.
     """
-    folder = _folder(about, root)
-    counts = counts or about.counts
+    folder, counts = _folder(about, root), counts or about.counts
     change = CropFlip(pad=4, flip=about.flip) if augment else None
     return (
         MemorySamples(*_read(folder, "train", counts.train), augment=change, normalise=about.normalise),

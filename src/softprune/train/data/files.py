@@ -45,7 +45,6 @@ class Counts:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Samples of all classes, for training and testing."""
         return sum(self.train), sum(self.test)
 
 
@@ -75,11 +74,9 @@ class ZipEntry:
         return f"{self.archive.filename}/{self.name}"
 
     def is_file(self) -> bool:
-        """Whether the zip has it."""
         return self.name in self.archive.NameToInfo
 
     def read(self, most: int, kind: str) -> bytes:
-        """Its content; see `read_bounded`."""
         if not self.is_file():
             raise MissingError(f"{self.archive.filename}: {self.name!r} is not in it")
         info = self.archive.getinfo(self.name)
@@ -109,12 +106,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextmanager
 def open_zip(place: Place, most: int | None = None) -> Iterator[ZipEntry]:
-    """The top of a zip file, which may itself lie in a zip.
-
-    Args:
-        place: the file.
-        most: bytes that it can have if it lies in a zip, since it is unpacked to memory.
-    """
+    """The top of a zip file; one in a zip may have at most ``most`` bytes, since it is unpacked to memory."""
     file: BinaryIO
     if isinstance(place, ZipEntry):
         file, name = io.BytesIO(place.read(most or 0, "zip file")), place.archive.filename
@@ -130,13 +122,7 @@ def open_zip(place: Place, most: int | None = None) -> Iterator[ZipEntry]:
 
 
 def read_bounded(place: Place, most: int, kind: str = "file") -> bytes:
-    """The content of a file, or of one in a zip.
-
-    Args:
-        place: the file.
-        most: bytes that it can have.
-        kind: of file, for the messages.
-    """
+    """The content of a file of at most ``most`` bytes; messages call it a ``kind``."""
     if isinstance(place, ZipEntry):
         return place.read(most, kind)
     with open_regular(place) as file:
@@ -151,7 +137,6 @@ def _check_size(place: Place, size: int, most: int) -> None:
 
 
 def read_json(place: Place, most: int) -> Any:
-    """What a JSON file of at most so many bytes holds."""
     content = read_bounded(place, most, "JSON file")
     try:
         return json.loads(content)
@@ -163,11 +148,9 @@ _UNSIGNED_BYTE = 8
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """The bytes of a file in MNIST's idx format, uint8: a big-endian header with the dimensions, then the bytes.
+    """The uint8 values of a file in MNIST's idx format (compressed if it ends in .gz), which must have that shape.
 
-    Args:
-        path: the file, compressed if it ends in .gz.
-        shape: what it must have.
+    The format is a big-endian header with the dimensions, then the bytes.
     """
     header = 4 + 4 * len(shape)
     wanted = header + math.prod(shape)
@@ -189,8 +172,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.frombuffer(bytearray(content), np.uint8, offset=header).reshape(shape))
 
 
-RATE = 16_000
-"""Samples a second of the clips of Speech Commands."""
+RATE = 16_000  # samples a second of the clips of Speech Commands
 
 
 def read_wav(path: Path, *, longest: int) -> NDArray[np.int16]:

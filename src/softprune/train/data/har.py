@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,6 @@ from softprune.train.data.files import (
     DamagedError,
     MissingError,
     Place,
-    ZipEntry,
     check_labels,
     open_zip,
     read_bounded,
@@ -37,10 +36,8 @@ COUNTS = Counts(train=(3766, 3586), test=(1499, 1448))
 # Of the sorted subjects of the training set each fifth one is kept for validation: 4 of 21.
 VALIDATION = slice(4, None, 5)
 
-# Characters of a number and what stands between two; the official files have 16.
-MAX_WIDTH = 32
-# The zip in the official zip, which has 61 MB.
-MAX_INNER = 128 << 20
+MAX_WIDTH = 32  # characters of a number and what stands between two; the official files have 16
+MAX_INNER = 128 << 20  # bytes of the zip in the official zip, which has 61 MB
 SUBJECTS = 30
 
 
@@ -49,11 +46,8 @@ def read_har2(
 ) -> tuple[MemorySamples, MemorySamples]:
     """Training and test samples, normalised.
 
-    Args:
-        root: the official zip, the unpacked folder, or the folder that one of them is in; ``data`` without one.
-        held: "test" trains on all 21 training subjects; "validation" keeps four of them to test on.
-        augment: what is done to training windows.
-        counts: what the files must contain, if they are not the official ones.
+    ``root`` is the official zip, the unpacked folder, or the folder that one of them is in; ``data`` without one.
+    ``held="test"`` trains on all 21 training subjects, "validation" keeps four of them to test on.
     """
     with _opened(root or Path("data")) as top:
         train, subjects = _read(top, "train", counts.train)
@@ -74,18 +68,14 @@ def _opened(root: Path) -> Iterator[Place]:
             return
     for path in (root, root / f"{FOLDER}.zip", root / "uci_har" / f"{FOLDER}.zip"):
         if path.suffix == ".zip" and path.is_file():
-            with open_zip(path) as outer, _unwrapped(outer) as top:
-                if not any(name.startswith(f"{FOLDER}/") for name in top.archive.namelist()):
-                    raise DamagedError(f"{path}: expected the folder {FOLDER!r} in the zip, found none")
-                yield top / FOLDER
+            with open_zip(path) as outer:
+                inner = outer / f"{FOLDER}.zip"  # what the repository hands out is a zip in a zip
+                with open_zip(inner, MAX_INNER) if inner.is_file() else nullcontext(outer) as top:
+                    if not any(name.startswith(f"{FOLDER}/") for name in top.archive.namelist()):
+                        raise DamagedError(f"{path}: expected the folder {FOLDER!r} in the zip, found none")
+                    yield top / FOLDER
             return
     raise MissingError(f"{root}: no files of har2 there")
-
-
-def _unwrapped(outer: ZipEntry) -> AbstractContextManager[ZipEntry]:
-    """What the repository hands out is a zip in a zip."""
-    inner = outer / f"{FOLDER}.zip"
-    return open_zip(inner, MAX_INNER) if inner.is_file() else nullcontext(outer)
 
 
 def _read(top: Place, part: str, counts: tuple[int, ...]) -> tuple[Sequences, Tensor]:

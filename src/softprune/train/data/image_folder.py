@@ -66,28 +66,18 @@ def _rgb(image: Image) -> Image:
     return image.convert("RGB")
 
 
+# The mean and deviation of ImageNet's training images that everyone uses.
 NORMALISE = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""The mean and deviation of ImageNet's training images that everyone uses."""
-
 SUFFIXES = (".jpg", ".jpeg", ".png")
-
-
 BILINEAR = 2  # Pillow's number, so that it is imported only when an image is read
 
 
 class ImageSamples:
     """Images that are decoded when they are asked for.
 
-    With draws the image is a RandomResizedCrop, mirrored in half of the cases; without them its shorter side is
-    resized to 8/7 of ``size`` and the centre is cut out: 256 and 224 for ImageNet. Both are bilinear with
-    antialiasing.
-
-    Args:
-        folder: the folder with one folder for each class.
-        files: names below it.
-        labels: of each file.
-        size: side of the square that comes out.
-        augment: whether draws are used.
+    With draws and ``augment`` the image is a RandomResizedCrop, mirrored in half of the cases; else its shorter side
+    is resized to 8/7 of ``size`` and the central square of ``size`` pixels is cut out: 256 and 224 for ImageNet. Both
+    are bilinear with antialiasing. ``files`` are names below ``folder``.
     """
 
     normalisation: Normalisation | None = None
@@ -97,8 +87,7 @@ class ImageSamples:
         self._folder = folder
         # One array of bytes: worker processes share it, whereas touching a list of strings would copy its pages.
         self._files = np.array([os.fsencode(file) for file in files])
-        self._size = size
-        self._augment = augment
+        self._size, self._augment = size, augment
 
     def batch(self, indices: Tensor, *, draws: Draws | None) -> Batch:
         pixels = torch.empty(len(indices), self._size, self._size, 3, dtype=torch.uint8)
@@ -111,7 +100,6 @@ class ImageSamples:
         return NORMALISE(pixels.permute(0, 3, 1, 2)), self.labels[indices]
 
     def path(self, index: int) -> Path:
-        """Where sample ``index`` lies."""
         return self._folder / os.fsdecode(self._files[index])
 
     def _random(self, indices: Tensor, draws: Draws) -> Iterator[Image]:

@@ -5,23 +5,21 @@ epoch and sample.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
 
-from softprune.train.data.augment import Draws
+from softprune.train.data.augment import Draws, Purpose
 
-Batch = tuple[Tensor, Tensor]
-"""Inputs [n, ...] and labels [n], int64."""
+Batch = tuple[Tensor, Tensor]  # inputs [n, ...] and labels [n], int64
+# What a network is tested on: the official test samples, or a part of the training samples kept for choosing.
 Held: TypeAlias = Literal["test", "validation"]
-"""What a network is tested on: the official test samples, or a part of the training samples kept for choosing."""
-
-# A feature that hardly changes is left as it is, shifted to zero.
-_LEAST_DEVIATION = 1e-6
+_LEAST_DEVIATION = 1e-6  # a feature that varies less is shifted to zero and not scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,23 +70,14 @@ class Source(ABC):
     ``batch`` is always the global batch, the samples of one optimizer step. Each rank gets its share of every global
     batch, so the union over the ranks is what one process would have got, whatever their number. A rank for which a
     last, partial batch has no sample yields an empty batch of the right shape: all ranks take equally many steps.
-
-    Attributes:
-        name: what the data set is called.
-        classes: how many labels there are, 0 to ``classes - 1``; None where loaders of a user's own do not tell.
-        example_shape: the shape of one input with batch 1, such as (1, 3, 32, 32).
-        train_size: training samples, over all ranks.
-        test_size: test samples, over all ranks.
-        normalisation: what was done to raw sequences, for a device that has to do it too; None where nothing was, or
-            something else.
     """
 
     name: str
-    classes: int | None
-    example_shape: tuple[int, ...]
-    train_size: int
+    classes: int | None  # labels are 0 to classes - 1; None where a user's own loaders do not tell
+    example_shape: tuple[int, ...]  # of one input with batch 1, such as (1, 3, 32, 32)
+    train_size: int  # samples over all ranks
     test_size: int
-    normalisation: Normalisation | None = None
+    normalisation: Normalisation | None = None  # what was done to raw sequences, if a device has to do it too
 
     @abstractmethod
     def steps(self, batch: int, *, drop_last: bool) -> int:
@@ -120,14 +109,9 @@ class Augment(Protocol):
 
 
 class MemorySamples:
-    """Images, or other inputs, that all lie in memory.
+    """Samples that all lie in memory; they are augmented first and normalised then.
 
-    Args:
-        images: [n, c, h, w], uint8, or float if they are not normalised; sequences are [n, steps, features].
-        labels: int64 [n].
-        augment: what is done to training samples.
-        normalise: what makes floats of them, after that.
-        normalisation: what was or is done to raw sequences.
+    Images are [n, c, h, w], uint8, or float if they are not normalised; sequences are [n, steps, features].
     """
 
     def __init__(
@@ -139,11 +123,9 @@ class MemorySamples:
         normalise: Callable[[Tensor], Tensor] | None = None,
         normalisation: Normalisation | None = None,
     ) -> None:
-        self.images = images
-        self.labels = labels
-        self.normalisation = normalisation
-        self._augment = augment
-        self._normalise = normalise
+        self.images, self.labels = images, labels
+        self.normalisation = normalisation  # what was or is done to raw sequences
+        self._augment, self._normalise = augment, normalise
 
     def batch(self, indices: Tensor, *, draws: Draws | None) -> Batch:
         images = self.images.index_select(0, indices)
@@ -158,15 +140,10 @@ class SubsetSamples:
     def __init__(self, samples: Samples, chosen: Tensor) -> None:
         self.labels = samples.labels[chosen]
         self.normalisation = samples.normalisation
-        self._samples = samples
-        self._chosen = chosen
+        self._samples, self._chosen = samples, chosen
 
     def batch(self, indices: Tensor, *, draws: Draws | None) -> Batch:
         return self._samples.batch(self._chosen[indices], draws=draws)
-
-
-# The fixed permutation that subsets are taken from.
-_SUBSET = Draws(seed=0, epoch=0)
 
 
 def balanced(labels: Tensor, count: int) -> Tensor:
@@ -176,7 +153,7 @@ def balanced(labels: Tensor, count: int) -> Tensor:
     """
     if not 1 <= count <= len(labels):
         raise ValueError(f"a subset has 1 to {len(labels)} training samples; got {count}")
-    order = _SUBSET.order(len(labels))
+    order = Draws(seed=0, epoch=0).order(len(labels))
     by_class = order[labels[order].argsort(stable=True)]
     sizes = torch.bincount(labels)
     turn = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
@@ -203,12 +180,9 @@ class IndexedSource(Source):
         self.name = name
         self.classes = classes
         self.example_shape = example_shape
-        self.train_size = len(train.labels)
-        self.test_size = len(test.labels)
+        self.train_size, self.test_size = len(train.labels), len(test.labels)
         self.normalisation = train.normalisation
-        self._train = train
-        self._test = test
-        self._workers = workers
+        self._train, self._test, self._workers = train, test, workers
 
     def steps(self, batch: int, *, drop_last: bool) -> int:
         if batch < 1:
@@ -303,3 +277,115 @@ def normalised(
     else:
         samples = MemorySamples(train.values, train.labels, augment=augment, normalise=made, normalisation=made)
     return samples, MemorySamples(made(test.values), test.labels, normalisation=made)
+
+
+# A source made of the user's own loaders.
+
+
+class LoaderSource(Source):
+    """Two loaders, iterated anew every epoch. Order, batch size and augmentation are the loaders' own.
+
+    What the caller of an epoch asks for is checked where a loader can tell: its batch size times the number of ranks
+    is the global batch. A sampler with ``set_epoch`` is told the epoch. Before an epoch torch's generator is seeded
+    from seed and epoch. Skipped steps are read and thrown away. With more than one rank the samplers must give each
+    its own share, as torch's DistributedSampler does.
+
+    Args:
+        train_loader: a DataLoader, or anything with a length that can be iterated again and again.
+        test_loader: likewise.
+        classes: how many labels there are; by default as many as ``train_loader.dataset.classes`` has, if there are.
+        example_shape: one input with batch 1; by default from the first training batch.
+        train_size: training samples; by default the length of the loader's data set; ``test_size`` likewise.
+
+    Example:
+        >>> batches = [(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))]
+        >>> source = LoaderSource(batches, batches, classes=10)
+        >>> source.example_shape, source.train_size
+        ((1, 1, 8, 8), 4)
+    """
+
+    def __init__(
+        self,
+        train_loader: Iterable[Any],
+        test_loader: Iterable[Any],
+        *,
+        name: str = "loaders",
+        classes: int | None = None,
+        example_shape: tuple[int, ...] | None = None,
+        train_size: int | None = None,
+        test_size: int | None = None,
+    ) -> None:
+        for loader in (train_loader, test_loader):
+            if isinstance(loader, Iterator):
+                raise TypeError(f"a {type(loader).__name__} is used up after one epoch: give what it is made from")
+        self.name = name
+        names = getattr(getattr(train_loader, "dataset", None), "classes", None)
+        self.classes = len(names) if classes is None and names is not None else classes
+        self.example_shape = _example_shape(train_loader) if example_shape is None else example_shape
+        self.train_size = _size(train_loader, "train_size") if train_size is None else train_size
+        self.test_size = _size(test_loader, "test_size") if test_size is None else test_size
+        self._train, self._test = train_loader, test_loader
+
+    def steps(self, batch: int, *, drop_last: bool) -> int:
+        """The length of the training loader, which has its own ``batch`` and ``drop_last``."""
+        try:
+            return len(self._train)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise ValueError("the training loader has no length: give it a __len__, the steps of one epoch") from error
+
+    def train_epoch(self, epoch: Epoch) -> Iterator[Batch]:
+        _check_share(self._train, epoch.world)
+        size = getattr(self._train, "batch_size", None)
+        if isinstance(size, int) and size * epoch.world != epoch.batch:
+            raise ValueError(
+                f"the loader's batches of {size} on {epoch.world} ranks are not the global batch of {epoch.batch}"
+            )
+        steps = self.steps(epoch.batch, drop_last=epoch.drop_last)
+        if not 0 <= epoch.start <= steps:
+            raise ValueError(f"{self.name}: an epoch has {steps} steps; cannot start at {epoch.start}")
+        return self._iterate(Draws(epoch.seed, epoch.number), epoch.start)
+
+    def test_epoch(self, *, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        _check_share(self._test, world)
+        return (_pair(item) for item in self._test)
+
+    def _iterate(self, draws: Draws, start: int) -> Iterator[Batch]:
+        for part in (self._train, getattr(self._train, "sampler", None), getattr(self._train, "batch_sampler", None)):
+            if callable(set_epoch := getattr(part, "set_epoch", None)):
+                set_epoch(draws.epoch)
+        # The same on all ranks: a sampler that shuffles with torch's generator shuffles alike before it shares out.
+        torch.manual_seed(int(draws.integers(torch.zeros((), dtype=torch.int64), Purpose.LOADER, below=2**31)))
+        yield from map(_pair, islice(self._train, start, None))
+
+
+def _pair(item: Any) -> Batch:
+    if isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], Tensor) and isinstance(item[1], Tensor):
+        return item[0], item[1]
+    raise TypeError(f"a loader must give (inputs, labels), both tensors; it gave a {type(item).__name__}")
+
+
+def _example_shape(loader: Iterable[Any]) -> tuple[int, ...]:
+    with torch.random.fork_rng(devices=[]):  # looking must not change what comes later
+        item = next(iter(loader), None)
+    if item is None:
+        raise ValueError("the training loader is empty")
+    return (1, *_pair(item)[0].shape[1:])
+
+
+def _size(loader: Iterable[Any], keyword: str) -> int:
+    if isinstance(loader, Sequence):
+        return sum(len(_pair(item)[1]) for item in loader)
+    try:
+        return len(loader.dataset)  # type: ignore[attr-defined]
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"cannot tell how many samples there are: LoaderSource(train, test, {keyword}=...)") from error
+
+
+def _check_share(loader: Iterable[Any], world: int) -> None:
+    if world == 1 or not isinstance(loader, DataLoader):
+        return
+    if type(loader.batch_sampler) is BatchSampler and type(loader.sampler) in (RandomSampler, SequentialSampler):
+        raise ValueError(
+            f"each of {world} ranks would get all samples: give the loader a sampler that shares them out, "
+            "such as torch.utils.data.DistributedSampler"
+        )

@@ -40,11 +40,9 @@ from softprune.train.data.source import Augment, Held, MemorySamples, Sequences,
 
 CLIP = RATE
 WINDOW, HOP, FFT = 400, 160, 512  # 25 ms, 10 ms
-FILTERS = 32
+FRAMES, FILTERS = 99, 32
 EMPHASIS = 0.97
-FRAMES = 99
-# Silence has a finite logarithm.
-FLOOR = 1e-10
+FLOOR = 1e-10  # gives silence a finite logarithm
 
 
 def log_mel(clips: Tensor) -> Tensor:
@@ -94,15 +92,12 @@ OTHERS = (
     *("backward", "follow", "forward", "learn", "visual"),  # of version 2
 )
 NOISE = "_background_noise_"
-# Silent and unknown clips, each as a share of the ten words' clips.
-SHARE = 0.1
-# Samples, ten minutes; the official files have a minute and a half at most.
-LONGEST_NOISE = 10 * 60 * RATE
+SHARE = 0.1  # of the ten words' clips: so many silent ones, and so many unknown ones
+LONGEST_NOISE = 10 * 60 * RATE  # samples, ten minutes; the official files have a minute and a half at most
 
 Split: TypeAlias = Literal["training", "validation", "testing"]
 _SEEDS = {"training": 20200601, "validation": 20200602, "testing": 20200603}
-# Clips whose features are made at once.
-_PIECE = 256
+_PIECE = 256  # clips whose features are made at once
 
 
 def split_of(file: str) -> Split:
@@ -129,10 +124,7 @@ class Clips:
 
 
 def list_clips(root: Path, split: Split) -> Clips:
-    """Which clips a split has: all of the ten words, and of the others the first ones by a hash of their path.
-
-    The root is the folder with one folder for each word.
-    """
+    """Which clips a split has: all of the ten words, and of the others the first ones by a hash of their path."""
     folders = {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")}
     for word in (*COMMANDS, NOISE):
         if word not in folders:
@@ -258,11 +250,8 @@ def read_google12(
 ) -> tuple[MemorySamples, MemorySamples]:
     """Training and test samples, normalised. How many there are of each class depends on the version of the files.
 
-    Args:
-        root: the folder with one folder for each word, the one above it, or the zip of ready features; ``data``
-            without one.
-        held: "test" for the clips of the testing speakers, "validation" for those of the validation speakers.
-        augment: what is done to training clips.
+    ``root`` is the folder with one folder for each word, the one above it, or the zip of ready features; ``data``
+    without one. Tested on are the clips of the testing speakers, or with ``held="validation"`` of the validation ones.
     """
     place = _find(root or Path("data"))
     read = read_features if place.is_file() else read_split
