@@ -53,7 +53,7 @@ class Checkpoints:
         found = [(int(match[1]), path) for path in self.folder.glob("*") if (match := _REGULAR.fullmatch(path.name))]
         return [path for _, path in sorted(found)]
 
-    def newest(self, notes: list[str], unreadable: list[Path] | None = None) -> Checkpoint | None:
+    def newest(self, notes: list[str], unreadable: list[Path]) -> Checkpoint | None:
         """The newest checkpoint that can be read; None if there is no file, a ValueError if none can be read.
 
         What is wrong with newer ones is added to `notes`, their files to `unreadable`, for `set_aside`.
@@ -72,8 +72,7 @@ class Checkpoints:
                 problems.append((path, str(error)))
                 continue
             notes += [f"{problem}; going back to the checkpoint before it" for _, problem in problems]
-            if unreadable is not None:
-                unreadable += [path for path, _ in problems]
+            unreadable += [path for path, _ in problems]
             return found
         if problems:
             raise ValueError(

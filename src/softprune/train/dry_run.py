@@ -92,12 +92,7 @@ def _forecast(
 
 
 def time_steps(config: RunConfig, steps: int) -> str:
-    """Measure optimizer steps on real data, in the largest parts of the batch that fit, and estimate the whole run.
-
-    Args:
-        config: of the run.
-        steps: how many to measure, after two to warm up.
-    """
+    """Measure optimizer steps on real data, after two to warm up, in the largest parts of the batch that fit."""
     if steps < 1:
         raise ValueError(f"--time takes a number of steps, at least 1; got {steps}")
     run = stretch(config)
@@ -121,8 +116,7 @@ def time_steps(config: RunConfig, steps: int) -> str:
                         raise
                     parts = replace(parts, config=run.model_copy(update={"accumulate": pieces}))
             seconds.append(time.perf_counter() - began)
-    pieces = parts.config.accumulate
-    measured = seconds[WARM_UP:] or seconds
+    pieces, measured = parts.config.accumulate, seconds[WARM_UP:] or seconds
     middle = statistics.median(measured)
     hours = middle * parts.total_steps / 3600
     split = "" if pieces == run.accumulate else f" in {pieces} parts (accumulate={pieces}: the whole does not fit)"

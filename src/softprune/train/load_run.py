@@ -29,6 +29,7 @@ from softprune.train.processes import Processes, join_processes
 from softprune.train.run_folder import RunFolder
 from softprune.train.trainer import Score, evaluate
 
+_NO_RUN = f"{{}} is not a run folder, since it has no {CONFIG}: name a run folder, or a file of weights"
 # How the name of a managed weight in a state dict differs from its plain name.
 _MANAGED = re.compile(r"\.parametrizations\.([^.]+)\.original$")
 
@@ -71,7 +72,7 @@ def _config(folder: Path, *, trust: bool) -> RunConfig:
 
 def _checkpoint(folder: Path, *, best: bool) -> Checkpoint:
     checkpoints = Checkpoints(RunFolder(folder).checkpoints)
-    found = read_checkpoint(checkpoints.folder / BEST) if best else checkpoints.newest([])
+    found = read_checkpoint(checkpoints.folder / BEST) if best else checkpoints.newest([], [])
     if found is None:
         raise ValueError(f"{folder} has no whole checkpoint yet")
     return found
@@ -131,7 +132,7 @@ def plain_network(
         named = parts.config.model
         return PlainNetwork(_plain(parts).eval(), source.example_shape, named.name, named.args, source)
     if where.is_dir():
-        raise ValueError(_no_run(where))
+        raise ValueError(_NO_RUN.format(where))
     if not where.is_file():
         raise ValueError(f"there is no {where}: name a run folder, or a file of weights")
     if best:
@@ -142,10 +143,6 @@ def plain_network(
     weights = read_weights(where)
     module = load_weights_(take_ranks_(build(model), weights), weights, origin=str(where))
     return PlainNetwork(module.eval(), sizes, model)
-
-
-def _no_run(folder: Path) -> str:
-    return f"{folder} is not a run folder, since it has no {CONFIG}: name a run folder, or a file of weights"
 
 
 # Weights alone.
@@ -171,7 +168,7 @@ def read_weights(where: str | Path, *, wanted_by: RunConfig | None = None) -> di
     if (path / CONFIG).is_file():
         return plain_weights(path, wanted_by=wanted_by)
     if path.is_dir():
-        raise ValueError(_no_run(path))
+        raise ValueError(_NO_RUN.format(path))
     return _read_safetensors(path) if path.suffix == ".safetensors" else read_torch_file(path)
 
 

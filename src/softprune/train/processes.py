@@ -70,9 +70,8 @@ class Processes:
 
 @contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Join the group that torchrun describes in the environment; alone if it does not.
+    """Join the group that torchrun describes in the environment, if it does; one that is there is used, and kept.
 
-    A group that the program around us has made is used, and left to it: one program can make several runs.
     CUDA devices use nccl, everything else gloo. Paths for accelerators are written to be right; they were not run.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -127,12 +126,9 @@ def _code_of(main: Callable[[], object]) -> int:
             return (end.code or 0) & 0xFF
         print(end.code, file=sys.stderr)  # noqa: T201
         return 1
-    except KeyboardInterrupt:
+    except BaseException as error:
         traceback.print_exc()
-        return 130
-    except BaseException:
-        traceback.print_exc()
-        return 1
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 

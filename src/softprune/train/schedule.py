@@ -102,23 +102,21 @@ def stretch(config: RunConfig) -> RunConfig:
     if config.length == 1:
         return config
     epochs = max(1, _round(config.epochs * config.length))
-    schedule = _stretch_schedule(config.schedule, config.length, epochs)
+    given, length = config.schedule, config.length
+
+    def scaled(mark: float) -> float:
+        return float(max(1, _round(mark * length))) if given.per == "epoch" and mark else mark * length
+
+    warmup = min(float(epochs), scaled(given.warmup_epochs))
+    marks = tuple(mark for mark in map(scaled, given.milestones) if mark < epochs)
+    schedule = given.model_copy(update={"warmup_epochs": warmup, "milestones": marks})
     changes: dict[str, Any] = {"epochs": epochs, "length": 1.0, "schedule": schedule}
     decay = config.optimizer.threshold_decay
     if config.method is not None and decay != "propose":
-        growth = _rate_sum(schedule, epochs) / _rate_sum(config.schedule, config.epochs)
+        growth = _rate_sum(schedule, epochs) / _rate_sum(given, config.epochs)
         own = config.optimizer.weight_decay if decay is None else float(decay)
         changes["optimizer"] = config.optimizer.model_copy(update={"threshold_decay": own / growth or None})
     return config.model_copy(update=changes)
-
-
-def _stretch_schedule(schedule: ScheduleConfig, length: float, epochs: int) -> ScheduleConfig:
-    def scaled(mark: float) -> float:
-        return float(max(1, _round(mark * length))) if schedule.per == "epoch" and mark else mark * length
-
-    warmup = min(float(epochs), scaled(schedule.warmup_epochs))
-    marks = tuple(mark for mark in map(scaled, schedule.milestones) if mark < epochs)
-    return schedule.model_copy(update={"warmup_epochs": warmup, "milestones": marks})
 
 
 def _rate_sum(schedule: ScheduleConfig, epochs: int) -> float:

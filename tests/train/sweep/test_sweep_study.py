@@ -153,7 +153,7 @@ def test_every_pruner_stops_the_worse_of_many_courses(tmp_path, name):
     study, done = enter(Sweep.load(file, trust=True), tmp_path / "out"), {}
     while (claim := study.claim()) is not None:
         number = claim.slot.number
-        watcher = TrialWatcher(claim.trial, judged_by="accuracy", reported=(), reason_to_stop=lambda: None)
+        watcher = TrialWatcher(claim.trial, judged_by="accuracy", reported=set(), reason_to_stop=lambda: None)
         # Every second trial is good, and the others get worse and worse.
         level = 0.9 + number / 1000 if number % 2 == 0 else 0.5 - number / 100
         for epoch in range(8):
@@ -176,7 +176,7 @@ def test_an_epoch_seen_twice_is_reported_once(tmp_path, recwarn):
     study = enter(Sweep.load(file, trust=True), tmp_path / "out")
     claim = study.claim()
     claim.trial.report(0.5, 1)
-    watcher = TrialWatcher(claim.trial, judged_by="accuracy", reported=[1], reason_to_stop=lambda: None)
+    watcher = TrialWatcher(claim.trial, judged_by="accuracy", reported={1}, reason_to_stop=lambda: None)
     for epoch in (0, 1):
         watcher.on_metrics({"kind": "epoch", "epoch": epoch, "accuracy": 0.6})
     assert study.storage.get_trial(claim.id).intermediate_values == {1: 0.5, 2: 0.6}

@@ -146,7 +146,7 @@ def field_at(section: type[Section], path: Sequence[str | int]) -> tuple[int, Fi
         elif is_list(here):
             if not (isinstance(part, int) or part.isdecimal()):
                 return index, field
-            elements = next(part for part in _alternatives(here) if get_origin(part) is tuple)
+            elements = next(part for part in alternatives(here) if get_origin(part) is tuple)
             here = section_in(here) or get_args(elements)[0]
         else:
             return len(path) if _holds(here, dict) else index, field
@@ -161,7 +161,7 @@ def section_at(root: type[Section], path: Sequence[str | int]) -> type[Section] 
 
 def section_in(annotation: Any) -> type[Section] | None:
     """The section that a field holds, or a list of which it holds."""
-    for part in _alternatives(annotation):
+    for part in alternatives(annotation):
         if isinstance(part, type) and issubclass(part, Section):
             return part
         if get_origin(part) is tuple and (inner := section_in(get_args(part)[0])) is not None:
@@ -185,15 +185,15 @@ def leaves(section: type[Section], prefix: str = "") -> Iterator[tuple[str, Fiel
 
 
 def _holds(annotation: Any, kind: type) -> bool:
-    return any(get_origin(part) is kind for part in _alternatives(annotation))
+    return any(get_origin(part) is kind for part in alternatives(annotation))
 
 
-def _alternatives(annotation: Any) -> list[Any]:
+def alternatives(annotation: Any) -> list[Any]:
     """The types of a union, or the one that there is; None and what annotates them are left out."""
     if get_origin(annotation) is Annotated:
-        return _alternatives(get_args(annotation)[0])
+        return alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return [part for given in get_args(annotation) for part in _alternatives(given) if part is not NoneType]
+        return [part for given in get_args(annotation) for part in alternatives(given) if part is not NoneType]
     return [annotation]
 
 

@@ -1,4 +1,4 @@
 """Sweeps: many runs of one configuration with some of its values searched for, by as many workers as one likes.
 
-Only the modules behind `running` import Optuna, so that a sweep can be read and checked without it.
+A sweep can be read and checked without Optuna: only `folder`, `study` and `worker` import it.
 """

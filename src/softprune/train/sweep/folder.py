@@ -45,11 +45,7 @@ _PATIENCE = 120  # seconds to wait for another process that is making the same f
 
 
 def enter(sweep: Sweep, folder: Path) -> SharedStudy:
-    """Make the folder of a sweep and its study, or join them if they are there.
-
-    Raises:
-        ValueError: if the folder or the study belongs to something else.
-    """
+    """Make the folder of a sweep and its study, or join them; those of something else are refused."""
     if (folder / CONFIG).exists():
         raise ValueError(f"{folder} holds a run, not a sweep; choose another folder with --out")
     with locked(folder, patience=_PATIENCE):
@@ -64,13 +60,8 @@ def enter(sweep: Sweep, folder: Path) -> SharedStudy:
         return study
 
 
-def trial_folder(folder: Path, number: int) -> Path:
-    """The run folder of a trial."""
-    return folder / TRIALS / f"{number:04d}"
-
-
 def _kept(sweep: Sweep) -> SweepConfig:
-    """The sweep as its folder keeps it: the base is a file beside it, and no password is written down."""
+    """As the folder keeps it: the base is a file beside it, and no password is written down."""
     storage = sweep.config.storage and without_password(sweep.config.storage)
     return sweep.config.model_copy(update={"base": BASE, "changes": {}, "storage": storage})
 
@@ -90,11 +81,7 @@ def _refuse_another_folder(sweep: Sweep, folder: Path) -> None:
 
 
 def open_study(sweep: Sweep, folder: Path) -> SharedStudy:
-    """Join the study of a sweep, or make it; its folder is locked, so that no other process makes it at the same time.
-
-    Raises:
-        ValueError: if the storage has another study of this name, or cannot be reached.
-    """
+    """Join the study of a sweep, or make it; its folder is locked, so that no other process makes it meanwhile."""
     url, grace = sweep.config.storage, sweep.config.grace_seconds
     if url is None:
         path = folder / DATABASE
@@ -153,17 +140,14 @@ def _write_database(sweep: Sweep, path: Path) -> None:
 
 
 def _create(sweep: Sweep, storage: RDBStorage) -> None:
-    """Make the study and lay out its trials; nothing if it is there."""
-    config = sweep.config
+    """Make the study and lay out its trials, unless it is there."""
+    config, directions = sweep.config, [DIRECTIONS[name] for name in sweep.config.objectives]
     try:
-        study = optuna.create_study(
-            study_name=config.name, storage=storage, directions=[DIRECTIONS[name] for name in config.objectives]
-        )
+        study = optuna.create_study(study_name=config.name, storage=storage, directions=directions)
     except DuplicatedStudyError:
         return
-    study.set_user_attr(DESCRIPTION, description(sweep.config, sweep.base))
-    points = sweep.points() or [{}] * sweep.trials
-    for number, point in enumerate(points):
+    study.set_user_attr(DESCRIPTION, description(config, sweep.base))
+    for number, point in enumerate(sweep.points() or [{}] * sweep.trials):
         study.enqueue_trial(sweep.space.fixed(point), user_attrs={SLOT: number})
     study.set_user_attr(READY, True)
 
@@ -178,9 +162,8 @@ def _wait_until_ready(sweep: Sweep, storage: RDBStorage, *, patience: float) -> 
         made_elsewhere = count > 0 and DESCRIPTION not in study.user_attrs
         if made_elsewhere or time.monotonic() - since > patience:
             url = without_password(sweep.config.storage or "")
-            why = (
-                "is not a study of a sweep" if made_elsewhere else "was never filled: whoever made it stopped half way"
-            )
+            half = "was never filled: whoever made it stopped half way"
+            why = "is not a study of a sweep" if made_elsewhere else half
             raise ValueError(
                 f"the study {sweep.config.name!r} in {url} {why}. Choose another name, or delete it with "
                 f"optuna delete-study --study-name {sweep.config.name} --storage URL"
@@ -213,7 +196,6 @@ class Results:
 
     @classmethod
     def of(cls, sweep: Sweep, slots: Sequence[Slot], folder: Path) -> Results:
-        """The results that the slots of a study hold, seen from this sweep folder."""
         found, names = [], sweep.config.objectives
         for slot in slots:
             values = zip(names, slot.last.values if slot.state == "complete" else (), strict=False)
@@ -228,15 +210,11 @@ class Results:
 
     @property
     def ended(self) -> int:
-        """How many trials need no more work."""
         return len(self.trials) - self.counts["waiting"] - self.counts["running"]
 
     @cached_property
     def best(self) -> list[TrialResult]:
-        """The trials that no other beats: for one objective the best, for two the Pareto set in order of the first.
-
-        Where several are equal in one objective, the first trial.
-        """
+        """The first of the best trials; for two objectives the Pareto set, in order of the first objective."""
         names = self.sweep.config.objectives
         complete = [(costs(t.objectives, names), t.number) for t in self.trials if t.state == "complete"]
         front: list[tuple[tuple[float, ...], int]] = []
@@ -247,7 +225,6 @@ class Results:
         return [self.trials[number] for _, number in front]
 
     def write(self, folder: Path) -> None:
-        """Write both files, each as a whole."""
         config, text = self.sweep.config, io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["number", "state", *config.search, *config.objectives, "attempts", "folder", "reason"])
@@ -257,15 +234,19 @@ class Results:
             writer.writerow([t.number, t.state, *params, *objectives, t.attempts, t.folder, t.reason])
         best = ("number", "params", "objectives", "folder")
         summary = {
-            "format": FORMAT,
-            "version": VERSION,
-            "name": config.name,
+            **{"format": FORMAT, "version": VERSION, "name": config.name},
             "objectives": {name: DIRECTIONS[name] for name in config.objectives},
             "trials": dict(self.counts),
             "best": [{key: getattr(trial, key) for key in best} for trial in self.best],
         }
         write_text(folder / TABLE, text.getvalue())
         write_text(folder / BEST, json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_results(study: SharedStudy, folder: Path) -> Results:
+    results = Results.of(study.sweep, study.slots(), folder)
+    results.write(folder)
+    return results
 
 
 def _cell(value: Any) -> Any:

@@ -33,23 +33,20 @@ def run_sweep(
 ) -> Results:
     """Run the trials of a sweep that nobody runs yet, until all have ended or a signal asks to stop.
 
-    The same call on another process or machine works on the same study.
+    The same call on another process or machine works on the same study: the folder is made, or joined if it holds the
+    same sweep. Returned are all trials, also those of other workers.
 
     Args:
-        sweep: what is searched.
-        folder: of the sweep; made, or joined if it holds the same sweep.
-        observer: who watches.
         threads: of a trial whose configuration leaves them open; None for torch's choice.
         parent: id of the process that started this one; with it this one stops, too.
-
-    Returns:
-        All trials, also those of other workers; `ended` says whether anything is left to do.
     """
     with _opened(sweep, folder) as study:
+        from softprune.train.sweep.folder import write_results
         from softprune.train.sweep.worker import SweepWorker
 
         SweepWorker(study, folder, observer=observer, threads=threads, parent=parent).run()
-        return _results(study, folder)
+        # Written once more: of two workers that write at once, the later one may have looked earlier.
+        return write_results(study, folder)
 
 
 def prepare_sweep(sweep: Sweep, folder: Path) -> None:
@@ -59,18 +56,11 @@ def prepare_sweep(sweep: Sweep, folder: Path) -> None:
 
 
 def read_results(sweep: Sweep, folder: Path) -> Results:
-    """How the trials of a sweep stand; writes the tables anew."""
+    """How the trials stand; the tables are written anew."""
     with _opened(sweep, folder) as study:
-        return _results(study, folder)
+        from softprune.train.sweep.folder import write_results
 
-
-def _results(study: SharedStudy, folder: Path) -> Results:
-    # Written once more: of two workers that write at once, the later one may have looked earlier.
-    from softprune.train.sweep.folder import Results
-
-    results = Results.of(study.sweep, study.slots(), folder)
-    results.write(folder)
-    return results
+        return write_results(study, folder)
 
 
 @contextmanager
@@ -108,8 +98,6 @@ def run_fleet(
 
     Each is in a session of its own: a terminal sends Ctrl-C to everyone in front of it, so that workers would hear
     it twice, and twice means at once. A second Ctrl-C kills them; their trials go on with the next start.
-
-    `on_note` is told of a worker that died.
     """
     with Interruption() as interruption:
         workers = [subprocess.Popen(command, env=dict(environment), start_new_session=True) for _ in range(count)]
@@ -160,8 +148,7 @@ def _lines(sweep: Sweep) -> Iterator[str]:
     width = max(map(len, config.search))
     for key, dimension in config.search.items():
         yield f"  {key:{width}}  {_values(dimension, whole=key in sweep.space.whole)}"
-    for key, value in config.changes.items():
-        yield f"  {key:{width}}  {shown(value)} (changed)"
+    yield from (f"  {key:{width}}  {shown(value)} (changed)" for key, value in config.changes.items())
     if config.pruner is not None:
         epochs = config.pruner.warmup_epochs
         yield f"hopeless trials are stopped by {config.pruner.name}, after {epochs} epochs at the earliest"

@@ -44,7 +44,7 @@ _STATES: dict[TrialState, State] = {
 
 @dataclass(frozen=True)
 class Slot:
-    """One trial of the sweep."""
+    """A trial of the sweep."""
 
     number: int  # from 0; names the run folder
     attempts: tuple[FrozenTrial, ...]  # the study's trials for it, oldest first
@@ -56,12 +56,11 @@ class Slot:
 
     @property
     def deaths(self) -> int:
-        """Attempts whose worker died; those that were asked to stop do not count."""
+        """How many attempts lost their worker; those that were asked to stop do not count."""
         return sum(_was_lost(a) and not a.user_attrs.get(INTERRUPTED, False) for a in self.attempts)
 
     @property
     def needs_attempt(self) -> bool:
-        """Whether the last attempt was cut short and there may be another."""
         return _was_lost(self.last) and self.deaths <= self.retries
 
     @property
@@ -90,9 +89,8 @@ class Slot:
     @property
     def reason(self) -> str:
         """Why it failed; empty if it did not."""
-        if self.state != "failed":
-            return ""
-        return str(self.last.user_attrs.get(ERROR, f"its worker died {self.deaths} times"))
+        died = f"its worker died {self.deaths} times"
+        return str(self.last.user_attrs.get(ERROR, died)) if self.state == "failed" else ""
 
 
 def slots_of(trials: Iterable[FrozenTrial], *, retries: int) -> list[Slot]:
@@ -113,7 +111,6 @@ def _was_lost(attempt: FrozenTrial) -> bool:
 
 # The database of a study: a file that processes of one machine share, or a server that machines share.
 
-
 _PATIENCE = 120  # seconds that SQLite waits for another process to finish writing
 _OPENINGS = 3
 _HIDDEN = "***"  # what SQLAlchemy writes in the place of a password
@@ -130,11 +127,7 @@ def open_file(path: Path, *, grace_seconds: int) -> RDBStorage:
 
 
 def open_url(url: str, *, grace_seconds: int) -> RDBStorage:
-    """The storage that a database URL names.
-
-    Raises:
-        ValueError: if it cannot be reached, without its password.
-    """
+    """The storage that a database URL names; a ValueError without its password if it cannot be reached."""
     if f":{_HIDDEN}@" in url:
         raise ValueError(f"the password of {url} is not kept: give the whole URL with --storage or SOFTPRUNE_STORAGE")
     try:
@@ -223,7 +216,6 @@ class SharedStudy:
         self.storage.engine.dispose()
 
     def slots(self) -> list[Slot]:
-        """Every trial of the sweep, as it stands."""
         return slots_of(self._study.get_trials(deepcopy=False), retries=self.sweep.config.retries)
 
     def revive(self) -> None:
@@ -233,20 +225,14 @@ class SharedStudy:
             fail_stale_trials(self._study)
         for slot in self.slots():
             if slot.needs_attempt:
-                last = slot.last
-                attempt = create_trial(
-                    state=TrialState.WAITING,
-                    params=last.params,
-                    distributions=last.distributions,
-                    # What was reported and decided so far holds for the run folder, which goes on.
-                    intermediate_values=last.intermediate_values,
-                    system_attrs=last.system_attrs,
-                    user_attrs={SLOT: slot.number, AFTER: last.number},
-                )
-                self._study.add_trial(attempt)
+                # What was reported and decided so far holds for the run folder, which goes on.
+                kept = ("params", "distributions", "intermediate_values", "system_attrs")
+                given = {key: getattr(slot.last, key) for key in kept}
+                marks = {SLOT: slot.number, AFTER: slot.last.number}
+                self._study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=marks, **given))
 
     def claim(self) -> Claim | None:
-        """Take a waiting trial, or None if none waits. No two workers get the same."""
+        """Take a waiting trial, which no other worker gets, too; None if none waits."""
         for slot in self.slots():
             if slot.last.state != TrialState.WAITING:
                 continue
@@ -263,6 +249,8 @@ class SharedStudy:
         claim.trial.set_user_attr(FOLDER, str(folder.resolve()))
         claim.trial.set_user_attr(HOST, socket.gethostname())
 
+    # A trial that others took for dead has ended already; what becomes of it is theirs to say.
+
     def complete(self, claim: Claim, values: Sequence[float]) -> None:
         self._tell(claim, TrialState.COMPLETE, values)
 
@@ -271,28 +259,23 @@ class SharedStudy:
 
     def fail(self, claim: Claim, reason: str) -> None:
         """The trial itself is at fault; it is not tried again."""
-        self._note(claim, ERROR, reason)
-        self._tell(claim, TrialState.FAIL)
+        self._tell(claim, TrialState.FAIL, note=(ERROR, reason))
 
     def give_back(self, claim: Claim, *, asked: bool) -> None:
-        """The trial was cut short and is to go on later.
-
-        Args:
-            asked: by a signal; everything else counts as a death of its worker.
-        """
-        if asked:
-            self._note(claim, INTERRUPTED, True)
-        self._tell(claim, TrialState.FAIL)
+        """The trial was cut short and is to go on later; if nobody asked for it, it counts as its worker's death."""
+        self._tell(claim, TrialState.FAIL, note=(INTERRUPTED, True) if asked else None)
         self.revive()
 
-    # A trial that others took for dead has ended already; what becomes of it is theirs to say.
-
-    def _note(self, claim: Claim, key: str, value: Any) -> None:
+    def _tell(
+        self,
+        claim: Claim,
+        state: TrialState,
+        values: Sequence[float] | None = None,
+        note: tuple[str, Any] | None = None,
+    ) -> None:
         with suppress(UpdateFinishedTrialError):
-            claim.trial.set_user_attr(key, value)
-
-    def _tell(self, claim: Claim, state: TrialState, values: Sequence[float] | None = None) -> None:
-        with suppress(UpdateFinishedTrialError):
+            if note is not None:
+                claim.trial.set_user_attr(*note)
             self._study.tell(claim.trial, values, state=state, skip_if_finished=True)
 
 
@@ -300,8 +283,8 @@ def _sampler(sweep: Sweep, slot: int) -> optuna.samplers.BaseSampler:
     # A seed per trial: with one for all, a worker that begins later would draw the first trial's values again.
     seed = zlib.crc32(f"{sweep.config.seed}/{slot}".encode())
     # Every value of a grid is laid out, and no sampler is asked.
-    tpe = sweep.config.sampler == "tpe"
-    return optuna.samplers.TPESampler(seed=seed) if tpe else optuna.samplers.RandomSampler(seed=seed)
+    kind = optuna.samplers.TPESampler if sweep.config.sampler == "tpe" else optuna.samplers.RandomSampler
+    return kind(seed=seed)
 
 
 def _pruner(sweep: Sweep) -> optuna.pruners.BasePruner:

@@ -8,13 +8,13 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 from softprune.train.config import ConfigError, Problem, RunConfig
 from softprune.train.config.goal import method_defaults
-from softprune.train.config.keys import field_at
+from softprune.train.config.keys import alternatives, field_at
 from softprune.train.config.run import apply_overrides, texts_of
 from softprune.train.config.sections import is_factory, refuse_code
 from softprune.train.schedule import stretch
@@ -22,30 +22,20 @@ from softprune.train.sweep.sweep_config import Dimension, Range, Space, SweepCon
 
 BASE = "base.yaml"
 MOST_POINTS, MOST_CORNERS = 10_000, 512
-# A trial's name says which trial it is, and the version of the format cannot be chosen.
-_NOT_FREE = ("name", "version")
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep, ready to be run."""
-
     config: SweepConfig  # as in the file
     base: RunConfig  # what every trial runs, with the changes made
     space: Space  # what the trials choose from
 
     @classmethod
     def load(cls, path: Path, *, storage: str | None = None, trust: bool = False) -> Sweep:
-        """Read a sweep file, and try what it can choose on its base.
+        """Read a sweep file, and try what it can choose on its base; a ConfigError has every problem found.
 
-        Args:
-            path: of the file.
-            storage: a database URL in the place of the file's.
-            trust: also take files that name code, package.module:factory, which the trials import and call.
-
-        Raises:
-            ConfigError: with every problem found; nothing has been written then.
-            ValueError: for files that name code, without `trust`.
+        A database URL in `storage` replaces that of the file. Files that name code, package.module:factory, which the
+        trials import and call, are taken with `trust` only.
         """
         config = SweepConfig.load(path)
         if storage is not None:
@@ -68,7 +58,6 @@ class Sweep:
 
     @property
     def trials(self) -> int:
-        """How many there will be."""
         return self.config.trials or self.space.size()
 
     def points(self) -> list[dict[str, Any]] | None:
@@ -76,8 +65,6 @@ class Sweep:
         if self.config.sampler != "grid":
             return None
         points = self.space.points()
-        if self.trials == len(points):
-            return points
         chosen = sorted(random.Random(self.config.seed).sample(range(len(points)), self.trials))
         return [points[index] for index in chosen]
 
@@ -103,8 +90,7 @@ class Sweep:
         if self.config.pruner is not None and not {"epochs", "length"} & self.config.search.keys():
             first, epochs = self.config.pruner.warmup_epochs, stretch(self.base).epochs
             if first >= epochs:
-                too_late = Problem("pruner.warmup_epochs", f"{first} is not below the {epochs} epochs of a trial")
-                problems.append(too_late)
+                problems += [Problem("pruner.warmup_epochs", f"{first} is not below the {epochs} epochs of a trial")]
         return problems
 
     def _refusals(self, points: Iterable[Mapping[str, Any]]) -> list[Problem]:
@@ -153,27 +139,25 @@ def check_keys(config: SweepConfig, base: RunConfig) -> list[Problem]:
     """Keys of `changes` and `search` that do not exist, with the nearest, or that contradict each other."""
     problems = []
     plain = base.model_dump(mode="json")
-    for section, keys in (("changes", config.changes), ("search", config.search)):
-        for key in keys:
-            try:
-                apply_overrides(plain, [f"{key}=null"])
-            except ConfigError as error:
-                problems += [problem.below(section) for problem in error.problems]
-            if key in _NOT_FREE:
-                problems.append(Problem(f"{section}.{key}", "cannot be chosen: every trial has its own"))
-    for key in config.search:
-        for section, keys in (("changes", config.changes), ("search", config.search)):
-            for other in keys:
-                if other.startswith(f"{key}.") or (key == other and section == "changes"):
-                    problems.append(Problem(f"search.{key}", f"would overwrite {section}.{other}; keep one of the two"))
+    places = [(section, key) for section in ("changes", "search") for key in getattr(config, section)]
+    for section, key in places:
+        try:
+            apply_overrides(plain, [f"{key}=null"])
+        except ConfigError as error:
+            problems += [problem.below(section) for problem in error.problems]
+        # A trial's name says which trial it is, and the version of the format cannot be chosen.
+        if key in ("name", "version"):
+            problems.append(Problem(f"{section}.{key}", "cannot be chosen: every trial has its own"))
+    for key, (section, other) in product(config.search, places):
+        if other.startswith(f"{key}.") or (key == other and section == "changes"):
+            problems.append(Problem(f"search.{key}", f"would overwrite {section}.{other}; keep one of the two"))
     return problems
 
 
 def _placed(problem: Problem, point: Mapping[str, Any]) -> Problem:
     """The problem below the searched key that causes it; else with those searched keys it may come from."""
-    for key in point:
-        if problem.path == key or problem.path.startswith(f"{key}."):
-            return problem.below("search")
+    if any(f"{problem.path}.".startswith(f"{key}.") for key in point):
+        return problem.below("search")
     section = problem.path.partition(".")[0]
     near = [key for key in point if key.partition(".")[0] == section] or list(point)
     return Problem("search", f"{' and '.join(near)} can be chosen so that {problem}")
@@ -189,17 +173,8 @@ def _takes_whole_numbers(key: str, dimension: Dimension, base: RunConfig) -> boo
         # Nothing says what it takes, so the way in which the range is written counts.
         numbers = dimension.model_dump(exclude={"log"}).values() if isinstance(dimension, Range) else ()
         return any(numbers) and not any(isinstance(number, float) for number in numbers)
-    kinds = _kinds(field.annotation)
+    kinds = alternatives(field.annotation)
     return int in kinds and float not in kinds
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    """The types that a field may have."""
-    if get_origin(annotation) is Annotated:
-        return _kinds(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return {kind for part in get_args(annotation) for kind in _kinds(part)}
-    return {annotation}
 
 
 # What makes two sweeps the same, so that a second start joins the first and nothing else.

@@ -61,7 +61,6 @@ def costs(values: Mapping[str, float], names: Sequence[ObjectiveName]) -> tuple[
 
 # What is searched: for each key of the configuration a list of choices, or a range of numbers.
 
-
 Number = int | float
 
 
@@ -92,7 +91,6 @@ class Range(Section):
         return self
 
     def values(self, step: Number | None = None) -> list[Number]:
-        """Every value, in these steps or its own."""
         step = self.step if step is None else step
         assert step is not None
         # In decimals: 0.1 + 2 * 0.1 would be 0.30000000000000004.
@@ -136,8 +134,7 @@ def _dimension(written: Any) -> Dimension:
         except ValidationError as error:
             raise ConfigError(explain(error, Range)) from None
     fix = "; below a section write dotted keys, such as optimizer.lr" if isinstance(written, Mapping) else ""
-    problem = f"{shown(written)} is neither a list of choices nor {{low: .., high: ..}}{fix}"
-    raise ConfigError([Problem("", problem)])
+    raise ConfigError([Problem("", f"{shown(written)} is neither a list of choices nor {{low: .., high: ..}}{fix}")])
 
 
 def _choices(values: list[Any]) -> tuple[Any, ...]:
@@ -156,8 +153,6 @@ def _choices(values: list[Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Space:
-    """The dimensions of a sweep."""
-
     dimensions: Mapping[str, Dimension]  # by dotted key of the configuration
     whole: frozenset[str]  # the keys that take whole numbers only
 
@@ -174,11 +169,11 @@ class Space:
         return found
 
     def endless(self) -> list[str]:
-        """The keys that have too many values for a grid."""
+        """The keys with too many values for a grid."""
         return [key for key, d in self.dimensions.items() if isinstance(d, Range) and self._step(key, d) is None]
 
     def size(self) -> int:
-        """The number of points of the grid; only if nothing is endless."""
+        """The number of points of the grid; nothing may be endless."""
         return math.prod(map(len, self._all()))
 
     def points(self) -> list[dict[str, Any]]:
@@ -221,12 +216,10 @@ class Space:
         }
 
     def _all(self) -> list[list[Any]]:
-        """Every value of each dimension."""
         return [d.values(self._step(key, d)) if isinstance(d, Range) else list(d) for key, d in self.dimensions.items()]
 
     def _step(self, key: str, dimension: Range) -> Number | None:
-        whole = dimension.step is None and key in self.whole and not dimension.log
-        return 1 if whole else dimension.step
+        return 1 if dimension.step is None and key in self.whole and not dimension.log else dimension.step
 
 
 def label(choice: Any) -> Any:
@@ -240,7 +233,6 @@ def label(choice: Any) -> Any:
 
 
 # The file.
-
 
 _SQLITE = re.compile(r"sqlite[^:]*:///?([^?]*)")
 # Key of a pruner -> the pruners that use it.
@@ -314,12 +306,9 @@ class SweepConfig(ConfigFile):
     @field_validator("storage")
     @classmethod
     def _is_url(cls, storage: str | None) -> str | None:
-        if storage is None:
-            return None
-        if "://" not in storage:
+        if storage is not None and "://" not in storage:
             raise ValueError(f"{storage!r} is not a database URL, such as postgresql://host/name")
-        file = _SQLITE.match(storage)
-        if file and not Path(file[1]).is_absolute():
+        if (file := _SQLITE.match(storage or "")) and not Path(file[1]).is_absolute():
             raise ValueError(f"{storage!r} names no file by its whole path, such as sqlite:////data/study.db")
         return storage
 
@@ -331,7 +320,6 @@ class SweepConfig(ConfigFile):
 
     @classmethod
     def load(cls, path: Path) -> SweepConfig:
-        """Read and check a sweep file; a ConfigError has every problem, its dotted path, and the nearest valid key."""
         return cls.parse(parse_yaml(read_text(path, most=MOST_BYTES), str(path)), origin=str(path))
 
     def _contradictions(self) -> Iterator[Problem]:

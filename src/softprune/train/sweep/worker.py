@@ -7,8 +7,9 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,7 @@ from softprune.train.load_run import initial_weights
 from softprune.train.observer import Observer, Progress, StopRun
 from softprune.train.run import Outcome, resume, train
 from softprune.train.run_folder import locked
-from softprune.train.sweep.folder import Results, TrialResult, trial_folder
+from softprune.train.sweep.folder import TRIALS, Results, TrialResult, write_results
 from softprune.train.sweep.study import Claim, SharedStudy
 from softprune.train.sweep.sweep_config import ObjectiveName, objective_values
 from softprune.train.trainer import Interruption
@@ -35,44 +36,35 @@ NOTES, ERROR = "notes.txt", "error.txt"  # in the folder of a trial
 _PAUSE = 0.5  # seconds between looks at what others do
 
 
-class Heartbeat:
-    """Says every few seconds that the worker of a trial lives, and notices if others took it for dead.
+@contextmanager
+def heartbeat(storage: RDBStorage, trial_id: int) -> Iterator[threading.Event]:
+    """Say every few seconds that the worker of a trial lives; yields what is set when others took it for dead.
 
     A thread of its own, because a step may take long. Signals still go to the main thread, where the run hears them.
     """
+    lost, ended = threading.Event(), threading.Event()
 
-    def __init__(self, storage: RDBStorage, trial_id: int) -> None:
-        self.lost = False
-        self._storage, self._trial = storage, trial_id
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+    def beat() -> None:
+        while not ended.wait(storage.get_heartbeat_interval()):
+            # The database may be back before the grace period is over; if not, the trial is lost then.
+            with suppress(StorageInternalError):
+                storage.record_heartbeat(trial_id)
+                if storage.get_trial(trial_id).state != TrialState.RUNNING:
+                    lost.set()
+        storage.remove_session()
 
-    def __enter__(self) -> Heartbeat:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        interval = self._storage.get_heartbeat_interval()
-        while not self._ended.wait(interval):
-            try:
-                self._storage.record_heartbeat(self._trial)
-                self.lost = self._storage.get_trial(self._trial).state != TrialState.RUNNING
-            except StorageInternalError:
-                # The database may be back before the grace period is over; if not, the trial is lost then.
-                continue
-        self._storage.remove_session()
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield lost
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
 def notes_kept(folder: Path, notes: list[str]) -> Iterator[None]:
-    """Write warnings, and the notes that the run is filling in, to the folder of a trial.
-
-    On the screen those of many trials would bury the lines about results.
-    """
+    """Write warnings and the run's notes to the folder of a trial: on screen those of many would bury the results."""
     with warnings.catch_warnings(record=True) as caught:
         try:
             yield
@@ -82,46 +74,34 @@ def notes_kept(folder: Path, notes: list[str]) -> Iterator[None]:
                 file.writelines(f"{line}\n" for line in lines)
 
 
+@dataclass
 class TrialWatcher(Observer):
-    """The observer of a trial: reports its course to the study, and ends it early where that is right.
+    """The observer of a trial: reports its course to the study, and ends it early where that is right."""
 
-    Args:
-        trial: in the study.
-        judged_by: the objective by which the study prunes; None if it does not.
-        reported: the epochs, counted from 1, whose result the study has.
-        reason_to_stop: asked after every step; what speaks against going on, or None.
-    """
-
-    def __init__(
-        self,
-        trial: optuna.Trial,
-        *,
-        judged_by: ObjectiveName | None,
-        reported: Iterable[int],
-        reason_to_stop: Callable[[], str | None],
-    ) -> None:
-        self.pruned = False  # whether the study gave the trial up
-        self.notes: list[str] = []  # what a person may want to read about the run
-        self._trial, self._judged_by, self._reason_to_stop = trial, judged_by, reason_to_stop
-        self._reported = set(reported)
-        self._steps_left = 1
+    trial: optuna.Trial
+    judged_by: ObjectiveName | None  # by which the study prunes
+    reported: set[int]  # the epochs, counted from 1, whose result the study has
+    reason_to_stop: Callable[[], str | None]  # asked after every step; None to go on
+    pruned: bool = False  # whether the study gave the trial up
+    notes: list[str] = field(default_factory=list)  # what a person may want to read about the run
+    _steps_left: int = 1
 
     def on_step(self, progress: Progress) -> None:
         self._steps_left = progress.total_steps - progress.step
-        if reason := self._reason_to_stop():
+        if reason := self.reason_to_stop():
             raise StopRun(reason)
 
     def on_metrics(self, metrics: Mapping[str, float | int | str]) -> None:
-        if metrics["kind"] != "epoch" or self._judged_by is None:
+        if metrics["kind"] != "epoch" or self.judged_by is None:
             return
         done = int(metrics["epoch"]) + 1
         # A run that goes on from a checkpoint may come by an epoch for the second time, with the same result.
-        if done not in self._reported:
-            (value,) = objective_values(metrics, [self._judged_by])
-            self._trial.report(value, done)
-            self._reported.add(done)
+        if done not in self.reported:
+            (value,) = objective_values(metrics, [self.judged_by])
+            self.trial.report(value, done)
+            self.reported.add(done)
         # After the last epoch there is nothing to save by stopping.
-        if self._steps_left > 0 and self._trial.should_prune():
+        if self._steps_left > 0 and self.trial.should_prune():
             self.pruned = True
             raise StopRun("the pruner")
 
@@ -130,37 +110,28 @@ class TrialWatcher(Observer):
 
 
 class SweepObserver(Protocol):
-    """Sees a sweep."""
+    """Sees a sweep: each trial that this worker ended, and notes for a person."""
 
-    def on_trial(self, trial: TrialResult, results: Results) -> None:
-        """After every trial that this worker ended."""
+    def on_trial(self, trial: TrialResult, results: Results) -> None: ...
 
-    def on_note(self, text: str) -> None:
-        """For something that a person should read."""
+    def on_note(self, text: str) -> None: ...
 
 
+@dataclass
 class SweepWorker:
-    """Runs trials of a study until all have ended; the arguments are those of `run_sweep`."""
+    """Runs trials of a study until all have ended; the fields are arguments of `run_sweep`."""
 
-    def __init__(
-        self,
-        study: SharedStudy,
-        folder: Path,
-        *,
-        observer: SweepObserver | None,
-        threads: int | None,
-        parent: int | None,
-    ) -> None:
-        self.study, self.folder, self.observer = study, folder, observer
-        self._threads, self._parent = threads, parent
+    study: SharedStudy
+    folder: Path
+    observer: SweepObserver | None
+    threads: int | None
+    parent: int | None
 
     def run(self) -> bool:
         """Work until every trial of the study has ended, here or elsewhere; False if a signal asked to stop before.
 
-        While others still run some it waits, and takes over the trials of those that die.
-
-        Raises:
-            OSError: if this machine is at fault, such as a full disk; the trial is put back.
+        While others still run some it waits, and takes over the trials of those that die. If this machine is at fault,
+        such as a full disk, the trial is put back and the OSError raised.
         """
         waited = checked = False
         with Interruption() as interruption:
@@ -175,8 +146,7 @@ class SweepWorker:
                 claim = self.study.claim()
                 if claim is not None:
                     self._run(claim, interruption)
-                    results = Results.of(self.study.sweep, self.study.slots(), self.folder)
-                    results.write(self.folder)
+                    results = write_results(self.study, self.folder)
                     if self.observer is not None:
                         self.observer.on_trial(results.trials[claim.slot.number], results)
                     waited = False
@@ -197,20 +167,20 @@ class SweepWorker:
         open_source(config)
 
     def _reason_to_stop(self, interruption: Interruption) -> str | None:
-        if interruption.asked_by is None and self._parent is not None and os.getppid() != self._parent:
+        if interruption.asked_by is None and self.parent is not None and os.getppid() != self.parent:
             interruption.asked_by = "the end of the process that started it"
         return interruption.asked_by
 
     def _run(self, claim: Claim, interruption: Interruption) -> None:
         """Run a trial and tell the study what became of it."""
         study, names = self.study, self.study.sweep.config.objectives
-        folder = trial_folder(self.folder, claim.slot.number)
-        with Heartbeat(study.storage, claim.id) as heartbeat:
+        folder = self.folder / TRIALS / f"{claim.slot.number:04d}"
+        with heartbeat(study.storage, claim.id) as lost:
             watcher = TrialWatcher(
                 claim.trial,
                 judged_by=names[0] if study.sweep.config.pruner is not None else None,
-                reported=claim.slot.last.intermediate_values,
-                reason_to_stop=lambda: "another worker" if heartbeat.lost else self._reason_to_stop(interruption),
+                reported=set(claim.slot.last.intermediate_values),
+                reason_to_stop=lambda: "another worker" if lost.is_set() else self._reason_to_stop(interruption),
             )
             try:
                 outcome = self._train(claim, folder, watcher)
@@ -232,7 +202,7 @@ class SweepWorker:
             study.complete(claim, values)
         elif watcher.pruned:
             study.prune(claim)
-        elif interruption.asked_by is None and not heartbeat.lost:
+        elif interruption.asked_by is None and not lost.is_set():
             study.fail(claim, "stopped by a logger of its own")
         else:
             study.give_back(claim, asked=True)
@@ -243,8 +213,8 @@ class SweepWorker:
         self.study.note_folder(claim, folder)
         with locked(folder, patience=sweep.config.grace_seconds), notes_kept(folder, watcher.notes):
             own: dict[str, Any] = {"name": f"{sweep.config.name}-{claim.slot.number:04d}"}
-            if self._threads is not None and sweep.run_config(values).threads is None:
-                own["threads"] = self._threads
+            if self.threads is not None and sweep.run_config(values).threads is None:
+                own["threads"] = self.threads
             config = sweep.run_config({**values, **own})
             if not (folder / CONFIG).exists():
                 return train(config, folder, observer=watcher)
