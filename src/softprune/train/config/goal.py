@@ -280,6 +280,11 @@ class MethodConfig(Named):
     def settings(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
 
+    def off_default(self, *keys: str) -> list[str]:
+        """Which of these fields the method has, with a value other than the default."""
+        defaults = method_defaults(self.name)
+        return [key for key in keys if key in defaults and self.settings[key] != defaults[key]]
+
     @property
     def proposes(self) -> bool:
         return self.settings.get("s_init") == PROPOSE
@@ -372,8 +377,8 @@ def goal_contradictions(config: RunConfig) -> Iterator[Problem]:
         if getattr(config.goal, key) is not None and goal.needs_units not in (None, words.kind):
             yield Problem(f"goal.{key}", f"counts {goal.counts}; set units={goal.needs_units} too")
     if config.goal.budget is not None and words.importances:
-        no_effect = f"counts weights and has no effect on units of kind {words.kind}"
-        yield Problem("goal.budget", f"{no_effect}; leave it out")
+        no_effect = f"counts weights and has no effect on units of kind {words.kind}; leave it out"
+        yield Problem("goal.budget", no_effect)
     if config.method is not None:
         yield from _total(config.method, config.goal)
         yield from _steered(config, config.method)
@@ -397,18 +402,13 @@ def _total(method: MethodConfig, goal: GoalConfig) -> Iterator[Problem]:
 
 def _steered(config: RunConfig, method: MethodConfig) -> Iterator[Problem]:
     """Under a goal nothing of the paper's way of steering sparsity is left."""
-    defaults = method_defaults(method.name)
-    for key in ("s_init", "g"):
-        if key in defaults and method.settings[key] != defaults[key]:
-            no_effect = "has no effect under a goal, which sets the thresholds itself"
-            yield Problem(f"method.{key}", f"{no_effect}; leave it out")
-        for number, rule in enumerate(config.rules):
-            if getattr(rule, key) is not None:
-                yield Problem(f"rules.{number}.{key}", "has no effect under a goal; leave it out")
-    if config.optimizer.threshold_decay is not None:
-        yield Problem("optimizer.threshold_decay", "has no effect under a goal; leave it out")
-    for key in changed(config.propose, ProposeConfig.model_fields):
-        yield Problem(f"propose.{key}", "has no effect under a goal; leave it out")
+    for key in method.off_default("s_init", "g"):
+        no_effect = "has no effect under a goal, which sets the thresholds itself; leave it out"
+        yield Problem(f"method.{key}", no_effect)
+    unused = [f"rules.{n}.{key}" for n, rule in enumerate(config.rules) for key in changed(rule, ("s_init", "g"))]
+    unused += [f"optimizer.{key}" for key in changed(config.optimizer, ["threshold_decay"])]
+    unused += [f"propose.{key}" for key in changed(config.propose, ProposeConfig.model_fields)]
+    yield from (Problem(path, "has no effect under a goal; leave it out") for path in unused)
 
 
 def _without_goal(config: RunConfig) -> Iterator[Problem]:
@@ -418,11 +418,9 @@ def _without_goal(config: RunConfig) -> Iterator[Problem]:
     # Without a method what is said about thresholds is kept, so that method=null alone turns a recipe dense.
     if method is None or "s_init" not in method.settings:
         return
-    defaults = method_defaults(method.name)
-    for key in ("pace", "gradient", "start", "rescale"):
-        if key in defaults and method.settings[key] != defaults[key]:
-            no_effect = "has no effect without a goal; leave it out, or set one, as in goal=0.95"
-            yield Problem(f"method.{key}", no_effect)
+    for key in method.off_default("pace", "gradient", "start", "rescale"):
+        no_effect = "has no effect without a goal; leave it out, or set one, as in goal=0.95"
+        yield Problem(f"method.{key}", no_effect)
     if optimizer.threshold_decay is None and optimizer.weight_decay == 0:
         still = "null takes weight_decay, which is 0: s would never move and nothing become sparse"
         yield Problem("optimizer.threshold_decay", f"{still}; set optimizer.threshold_decay={PROPOSE}, or a number")

@@ -216,13 +216,11 @@ _LIMITS = {
 
 def explain(error: ValidationError, root: type[Section]) -> list[Problem]:
     """Every problem that pydantic found while validating ``root``, once per key and in our words."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, None]] = {}  # path -> its messages, each once
     for details in error.errors():
         for problem in _problems(details, root):
-            messages = found.setdefault(problem.path, [])
-            if problem.message not in messages:
-                messages.append(problem.message)
-    return [Problem(path, _join(messages)) for path, messages in found.items()]
+            found.setdefault(problem.path, {})[problem.message] = None
+    return [Problem(path, _join(list(messages))) for path, messages in found.items()]
 
 
 def _join(messages: list[str]) -> str:

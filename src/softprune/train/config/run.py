@@ -218,8 +218,7 @@ def content_hash(config: RunConfig) -> str:
     """
     content = config.model_dump(mode="json", exclude=_ABOUT, exclude_defaults=True)
     if config.method is not None:
-        defaults = method_defaults(config.method.name)
-        kept = {key: value for key, value in config.method.settings.items() if value != defaults[key]}
+        kept = {key: config.method.settings[key] for key in config.method.off_default(*config.method.settings)}
         content["method"] = {"name": config.method.name, **kept}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -228,7 +228,14 @@ def open_data(
             raise ValueError(f"{key} is {words}; got {given[key]!r}")
     for key, problem in without_effect(name, given):
         raise ValueError(f"{key}={given[key]!r} {problem}")
-    return _made_by(name) if ":" in name else found(name).open(given)
+    if ":" not in name:
+        return found(name).open(given)
+    made = load_factory(name)()
+    if isinstance(made, Source):
+        return made
+    if isinstance(made, tuple | list) and len(made) == 2:
+        return LoaderSource(made[0], made[1], name=name)
+    raise TypeError(f"{name!r} returned a {type(made).__name__}, not a Source or a pair of loaders")
 
 
 def found(name: str) -> DataSet:
@@ -268,13 +275,3 @@ def where_to_get(name: str) -> str:
         "The digits ship inside scikit-learn: pip install 'softprune[digits]'."
     """
     return found(name).origin
-
-
-def _made_by(name: str) -> Source:
-    """What ``package.module:factory`` returns, as a source."""
-    made = load_factory(name)()
-    if isinstance(made, Source):
-        return made
-    if isinstance(made, tuple | list) and len(made) == 2:
-        return LoaderSource(made[0], made[1], name=name)
-    raise TypeError(f"{name!r} returned a {type(made).__name__}, not a Source or a pair of loaders")
