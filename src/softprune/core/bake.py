@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from softprune.core.collapse import refuse_nonfinite
 from softprune.core.groups import refuse_sharded
-from softprune.core.parametrization import inside_compiled, link_of, managed_tensors, replace_transform, unregister
+from softprune.core.parametrization import inside_compiled, link_of, managed_tensors, unregister
 from softprune.goals.constraint import Part, copied
 from softprune.methods.masks import Masked
 from softprune.methods.transforms import Target, Transform
@@ -218,7 +218,8 @@ def freeze_(targets: Sequence[Target], what: Freezable) -> None:
         if after is not None:
             after.train(target.module.training)
             for module, tensor in target.sites:
-                replace_transform(module, tensor, after)
+                lists: Any = module.parametrizations
+                lists[tensor][0] = after
         if after is not None or what == "thresholds":
             for learnt in before.parameters():
                 learnt.requires_grad_(False)

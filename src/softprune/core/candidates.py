@@ -34,19 +34,15 @@ ByteRange: TypeAlias = tuple[int, int, str, nn.Parameter]
 
 @dataclass(frozen=True, eq=False)
 class PlannedTensor:
-    """One tensor and what becomes of it; `method` and `transform` are None where it is left alone.
-
-    `rules` are those that speak of it, `goal_of` is the place of its goal in `Plan.goals`, `kept` is the number of
-    weights that a mask of its own begins with.
-    """
+    """One tensor and what becomes of it; `method` and `transform` are None where it is left alone."""
 
     target: Target
     method: Method | None = None
     transform: Transform | None = None
     reason: str = ""
-    rules: tuple[Rule, ...] = ()
-    goal_of: int | None = None
-    kept: int | None = None
+    rules: tuple[Rule, ...] = ()  # those that match it
+    goal_of: int | None = None  # the place of its goal in `Plan.goals`
+    kept: int | None = None  # weights that a mask of its own begins with
 
 
 def choose(
@@ -55,9 +51,6 @@ def choose(
     """Every candidate of a model, in the order of the modules, without a method yet, and why some are left alone.
 
     Where the units are filters or blocks the model has gates, and the importances are candidates.
-
-    Raises:
-        ValueError: for a rule, or a skip, that matches no candidate.
     """
     skips: list[Match] = [skip] if isinstance(skip, str | re.Pattern) or callable(skip) else list(skip)
     kind = unit_kind(units)
@@ -97,9 +90,8 @@ def _reason(target: Target, rules: Sequence[Rule], *, skipped: bool) -> str:
     raw = target.raw
     if not isinstance(raw, nn.UninitializedParameter) and not raw.requires_grad and skip is None:
         return "frozen (requires_grad is False)"
-    if raw.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        return f"dtype {raw.dtype}"
-    return ""
+    floats = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    return "" if raw.dtype in floats else f"dtype {raw.dtype}"
 
 
 def _takes_in(rule: Rule, places: list[Place]) -> bool:
@@ -171,7 +163,6 @@ def refuse_unfilled(target: Target, transform: Transform | None) -> None:
 
 
 def refuse_tensor(target: Target, ranges: Sequence[ByteRange]) -> None:
-    """Raise if a transform on this tensor could not work."""
     if target.managed:
         _refuse_computed(target)
     raw, name = target.raw, target.name
@@ -188,14 +179,12 @@ def refuse_tensor(target: Target, ranges: Sequence[ByteRange]) -> None:
         raise ValueError(f"{name} {what}: leave it out with skip=[{name!r}]")
     if raw.device.type == "meta":
         return
-    sharer = _sharer(raw, ranges)
-    if sharer is not None:
+    if sharer := _sharer(raw, ranges):
         raise ValueError(
             f"{name} and {sharer} share memory but are different parameters: tie them by assigning the same "
             f"Parameter to both modules, or leave both out with skip=[{name!r}, {sharer!r}]"
         )
-    bad = int((~torch.isfinite(raw.detach())).sum())
-    if bad:
+    if bad := int((~torch.isfinite(raw.detach())).sum()):
         raise ValueError(f"{name} has {bad} NaN or infinite weights of {raw.numel()}: start from finite weights")
 
 
@@ -223,12 +212,14 @@ def _refuse_module(module: nn.Module, name: str) -> None:
         raise ValueError(
             f"{name} is in a TorchScript module, which cannot be changed any more: leave it out with skip=[{name!r}]"
         )
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+    if not isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        return
+    if module.max_norm is not None:
         raise ValueError(
             f"{name} belongs to an {type(module).__name__} with max_norm, which rescales its weight in place in every "
             f"forward pass: set max_norm=None, or leave it out with skip=[{name!r}]"
         )
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+    if module.sparse:
         raise ValueError(
             f"{name} belongs to an {type(module).__name__} with sparse=True, whose gradient is a sparse tensor: "
             f"set sparse=False, or leave it out with skip=[{name!r}]"
@@ -253,17 +244,14 @@ def byte_ranges(model: nn.Module) -> list[ByteRange]:
 
 def _sharer(raw: nn.Parameter, ranges: Sequence[ByteRange]) -> str | None:
     """The name of another Parameter that shares memory with this one."""
-    mine = next(((start, end) for start, end, _, p in ranges if p is raw), None)
-    if mine is None:
-        return None
-    return next((name for a, b, name, p in ranges if p is not raw and a < mine[1] and mine[0] < b), None)
+    start, end = next(((start, end) for start, end, _, p in ranges if p is raw), (0, 0))
+    return next((name for a, b, name, p in ranges if p is not raw and a < end and start < b), None)
 
 
 # What a method accepts as its total, and how a total is divided over tensors to begin with.
 
 
 def refuse_total(method: Method, total: Total) -> None:
-    """Raise if the method cannot work with what it is given, and say with what it can."""
     if total in method.accepts:
         return
     name = type(method).__name__
@@ -305,9 +293,8 @@ def first_masks(
     """The masks that training begins with."""
     made: dict[str, Transform] = {}
     for name, target in targets.items():
-        if target.raw.device == torch.device("meta"):
+        if target.raw.device.type == "meta":
             raise ValueError(f"{name} is on the meta device and has no weights to choose from: load the weights first")
-        everywhere = torch.ones_like(target.raw, dtype=torch.bool)
-        mask = at_random(everywhere, kept[name], generator(seed, 0, name))
+        mask = at_random(torch.ones_like(target.raw, dtype=torch.bool), kept[name], generator(seed, 0, name))
         made[name] = methods[name].transform(target, total, mask)
     return made

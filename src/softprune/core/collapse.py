@@ -101,12 +101,11 @@ def _inspect(target: Target) -> list[Collapse]:
     if effective.ndim < 2 or isinstance(target.module, nn.Embedding | nn.EmbeddingBag):
         return []
     alive = _channels_first(target.module, effective).any(dim=1)
-    dead = int((~alive).sum())
+    dead = torch.nonzero(~alive).flatten().tolist()
     if not dead:
         return []
-    which = torch.nonzero(~alive).flatten()[:5].tolist()
-    shown = ", ".join(map(str, which)) + (", ..." if dead > 5 else "")
-    detail = f"{dead} of {len(alive)} output channels have no weight left ({shown})"
+    shown = ", ".join(map(str, dead[:5])) + (", ..." if len(dead) > 5 else "")
+    detail = f"{len(dead)} of {len(alive)} output channels have no weight left ({shown})"
     return [Collapse(target.name, "dead channels", detail)]
 
 
@@ -251,7 +250,6 @@ def _readable_above(g: G) -> float:
 
 # Diagnosis: the numbers that tell where a threshold stands and what moves it.
 
-
 Seen: TypeAlias = Mapping[nn.Parameter, tuple[Tensor, Tensor]]
 
 NAN = float("nan")
@@ -281,12 +279,10 @@ def diagnose(target: Target, optimizers: Sequence[Optimizer], seen: Seen) -> Dia
     density = float(active.double().mean())
     l1_active = float(whole(target.raw.detach()).abs()[active].double().sum())
     transform = target.transform
-    if isinstance(transform, Solved):
-        alpha = float(transform.alpha.mean())
-        return Diagnosis(target.name, float(transform.s.mean()), alpha, density, NAN, l1_active, NAN)
     if not isinstance(transform, SoftThreshold):
-        alpha = float(transform.alpha.mean()) if isinstance(transform, HeldThreshold) else 0.0
-        return Diagnosis(target.name, NAN, alpha, density, NAN, l1_active, NAN)
+        s_mean = float(transform.s.mean()) if isinstance(transform, Solved) else NAN
+        alpha = float(transform.alpha.mean()) if isinstance(transform, Solved | HeldThreshold) else 0.0
+        return Diagnosis(target.name, s_mean, alpha, density, NAN, l1_active, NAN)
     s = whole(transform.s.detach())
     P, balance = NAN, NAN
     # A gradient belongs to the s that it was taken at, which the step has moved since.

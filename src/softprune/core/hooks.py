@@ -49,12 +49,11 @@ class ThresholdSnapshot:
 
     def read(self) -> dict[nn.Parameter, tuple[Tensor, Tensor]]:
         """s and its gradient, by threshold."""
-        if not self._joined:
-            pairs = zip(self._values, self._grads, strict=True)
-        else:
+        values, grads = self._values, self._grads
+        if self._joined:
             sizes = [s.numel() for s in self._owners]
-            pairs = zip(self._values[0].split(sizes), self._grads[0].split(sizes), strict=True)
-        return {s: (v.view_as(s), g.view_as(s)) for s, (v, g) in zip(self._owners, pairs, strict=True)}
+            values, grads = list(values[0].split(sizes)), list(grads[0].split(sizes))
+        return {s: (v.view_as(s), g.view_as(s)) for s, v, g in zip(self._owners, values, grads, strict=True)}
 
 
 def _flat(t: Tensor) -> Tensor:
@@ -69,10 +68,8 @@ class StepHooks:
     comes that has stepped already, or that came earlier in the first complete step.
 
     Args:
-        optimizers: those that make a step.
         thresholds: what is copied when a step begins.
         before: called with the factor that is still on the gradients.
-        after: called once all of them have stepped.
         follow: whether hooks of the optimizers tell of a step; if not, `begin` and `end` do.
     """
 
@@ -135,11 +132,9 @@ class StepHooks:
             handle.remove()
 
     def begin(self, optimizer: Optimizer | None) -> None:
-        """What the hooks do before a step."""
         self._on_pre(self._stepping(optimizer), (), {})
 
     def end(self, optimizer: Optimizer | None) -> None:
-        """What the hooks do after a step."""
         self._on_post(self._stepping(optimizer), (), {})
 
     def _stepping(self, optimizer: Optimizer | None) -> Optimizer:

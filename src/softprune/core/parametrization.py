@@ -76,11 +76,6 @@ def transform_of(module: nn.Module, tensor: str) -> Transform:
     return module.parametrizations[tensor][0]  # type: ignore[index,return-value]
 
 
-def replace_transform(module: nn.Module, tensor: str, transform: Transform) -> None:
-    lists: Any = module.parametrizations
-    lists[tensor][0] = transform
-
-
 def managed_tensors(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """(full name, module, tensor name) of every tensor under one of our transforms, in module order."""
     for path, module in model.named_modules():
@@ -105,17 +100,12 @@ class Link:
 
     A copy of the model is linked to the same Sparsifier, which it keeps alive, since it may need what that knows. In
     another process there is none: it is no state.
-
-    Attributes:
-        name: of the tensor in the model of the Sparsifier.
-        copied: whether this is a copy.
-        mark: of the raw tensor of a copy as it was when the model was copied, or when the copy was loaded.
     """
 
     def __init__(self, sparsifier: Any = None, name: str = "") -> None:
-        self.sparsifier = sparsifier
-        self.name = name
+        self.sparsifier, self.name = sparsifier, name  # the name of the tensor in the model of the Sparsifier
         self.copied = False
+        # Of the raw tensor of a copy as it was when the model was copied, or when the copy was loaded.
         self.mark: Tensor | None = None
 
     def __deepcopy__(self, memo: Any) -> Link:
@@ -267,10 +257,6 @@ def _managed_class(base: type, tensors: tuple[str, ...]) -> type:
 
         return reset
 
-    body: dict[str, Any] = {tensor: _effective_property(tensor) for tensor in tensors}
-    # MultiheadAttention has the second.
-    body |= {name: raw_reset(name) for name in ("reset_parameters", "_reset_parameters") if hasattr(base, name)}
-
     def refuse_script(self: nn.Module) -> None:
         raise ValueError(
             f"torch.jit.script cannot compile a sparsified {base.__name__}, whose weights are computed: bake() first"
@@ -291,6 +277,9 @@ def _managed_class(base: type, tensors: tuple[str, ...]) -> type:
             # one of its own, not into the one that this layer shares with others.
             self.__class__ = _managed_class.__wrapped__(base, tuple(self.parametrizations))  # type: ignore[arg-type]
 
+    body: dict[str, Any] = {tensor: _effective_property(tensor) for tensor in tensors}
+    # MultiheadAttention has the second.
+    body |= {name: raw_reset(name) for name in ("reset_parameters", "_reset_parameters") if hasattr(base, name)}
     body |= {"register_parameter": register_parameter, "__delattr__": delete}
     body |= {"__reduce_ex__": reduce, "__setstate__": setstate, "_load_from_state_dict": load}
     body |= {"__prepare_scriptable__": refuse_script}  # which torch.jit.script asks first

@@ -35,24 +35,15 @@ class Rule:
 
     >>> first_layer_dense = Rule("conv1", skip=True)
     >>> gentler_depthwise = Rule(lambda name, module: getattr(module, "groups", 1) > 1, s_init=-6400.0)
-
-    Args:
-        match: glob, compiled regular expression, module type, or predicate on (name, module).
-        skip: True leaves the tensors alone, False manages them.
-        s_init: where their s starts.
-        g: their threshold function.
-        granularity: "tensor", "filter", "weight" or "global".
-        min_keep: the least number of weights that each keeps.
-        goal: a total of their own, shared by the tensors of this rule.
     """
 
-    match: Match
-    skip: bool | None = None
-    s_init: float | None = None
-    g: G | None = None
+    match: Match  # glob, compiled regular expression, module type, or predicate on (name, module)
+    skip: bool | None = None  # True leaves the tensors alone, False manages them
+    s_init: float | None = None  # where their s starts
+    g: G | None = None  # their threshold function
     granularity: Literal["tensor", "filter", "weight", "global"] | None = None
-    min_keep: int | None = None
-    goal: Goal | None = None
+    min_keep: int | None = None  # the least number of weights that each keeps
+    goal: Goal | None = None  # a total of their own, shared by the tensors of this rule
 
     def matches(self, name: str, module: nn.Module) -> bool:
         return matches(self.match, name, module)
@@ -80,9 +71,9 @@ def matches(match: Match, name: str, module: nn.Module) -> bool:
 
 
 def describe(match: Match) -> str:
-    if isinstance(match, str | re.Pattern):
-        return f"the rule {match!r}" if isinstance(match, str) else f"the rule r{match.pattern!r}"
-    return f"the rule {getattr(match, '__name__', match)}"
+    if isinstance(match, re.Pattern):
+        return f"the rule r{match.pattern!r}"
+    return f"the rule {match!r}" if isinstance(match, str) else f"the rule {getattr(match, '__name__', match)}"
 
 
 def refuse_unmatched(match: Match, names: Iterable[str]) -> None:

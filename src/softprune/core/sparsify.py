@@ -40,16 +40,12 @@ from softprune.structure.kinds import JointCostOf, unit_kind
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Every candidate tensor of a model, in the order of the modules. Print it to read it.
-
-    `goals` are met by solving for thresholds; `shared` says whether masks were given a total for all tensors; `counts`
-    is what the tensors hold, in words.
-    """
+    """Every candidate tensor of a model, in the order of the modules. Print it to read it."""
 
     tensors: tuple[PlannedTensor, ...]
-    goals: tuple[Goal, ...] = ()
-    shared: bool = False
-    counts: str = "weights"
+    goals: tuple[Goal, ...] = ()  # met by solving for thresholds
+    shared: bool = False  # whether masks were given a total for all tensors
+    counts: str = "weights"  # what the tensors hold, in words
 
     @property
     def managed(self) -> tuple[PlannedTensor, ...]:
@@ -69,11 +65,9 @@ class Plan:
 
     def __str__(self) -> str:
         rows = [("tensor", "shape", self.counts, "plan")]
-        for planned in self.tensors:
-            shape = planned.target.shape
-            rows.append(
-                (planned.target.name, "x".join(map(str, shape)), f"{shape.numel():,}", _words(planned, self.goals))
-            )
+        for p in self.tensors:
+            shape = p.target.shape
+            rows.append((p.target.name, "x".join(map(str, shape)), f"{shape.numel():,}", _words(p, self.goals)))
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
         lines = [
             f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {count:>{widths[2]}}  {words}"
@@ -121,15 +115,7 @@ def plan(
 ) -> Plan:
     """Decide what `sparsify` would do, check all of it, and change nothing.
 
-    Args:
-        model: any module.
-        method: what every managed tensor gets unless a rule says otherwise.
-        goal: the total for all tensors that no rule gives another one, or the rank of each layer.
-        budget: instead of a goal, what each managed tensor shall keep.
-        skip: matches of tensors to leave alone; stronger than any rule.
-        rules: settings for some of the tensors, applied in order.
-        units: what is kept or pruned as a whole; filters and blocks must have their gates already.
-        seed: of masks that are drawn at random.
+    It takes what `sparsify` takes; filters and blocks must have their gates already.
 
     Raises:
         ValueError: for an input that cannot work, naming the tensor, the reason and the way out.
@@ -167,7 +153,8 @@ def plan(
     if method.moves_masks:
         decided = _with_masks(planned, methods, goals, total, seed=seed)
     else:
-        decided = _with_transforms(planned, methods, goals, total)
+        built = {p.target.name: methods[p.target.name].transform(p.target, total, None) for p in chosen}
+        decided = Plan(tuple(replace(p, transform=built.get(p.target.name)) for p in planned), tuple(goals))
     for p in decided.managed:
         refuse_unfilled(p.target, p.transform)
     method.link(model, {p.target.name: p.transform for p in decided.managed if p.transform is not None}, methods)
@@ -178,15 +165,6 @@ def checked_goals(goal: Goal | None, rules: Sequence[Rule]) -> list[Goal]:
     """The goals of rules, which are totals, and the one for all the rest."""
     own = [checked_goal(rule.goal) for rule in rules if rule.goal is not None]
     return own if goal is None else [*own, checked_goal(goal, total=False)]
-
-
-def _with_transforms(planned: list[PlannedTensor], methods: dict[str, Method], goals: list[Goal], total: Total) -> Plan:
-    targets = [p.target for p in planned if p.method is not None]
-    built = {t.name: methods[t.name].transform(t, total, None) for t in targets}
-    return Plan(
-        tuple(replace(p, transform=built[p.target.name]) if p.target.name in built else p for p in planned),
-        tuple(goals),
-    )
 
 
 def _with_masks(
@@ -217,15 +195,12 @@ def _with_goal(planned: PlannedTensor, own: list[Rule], *, general: bool) -> Pla
     if planned.method is None:
         return planned
     hits = [number for number, rule in enumerate(own) if any(rule is r for r in planned.rules)]
-    if hits:
-        return replace(planned, goal_of=hits[-1])
-    if not general:
+    if not hits and not general:
         return PlannedTensor(planned.target, reason="no goal is for it")
-    return replace(planned, goal_of=len(own))
+    return replace(planned, goal_of=hits[-1] if hits else len(own))
 
 
 def _with_budget(planned: list[PlannedTensor], budget: Budget) -> tuple[list[PlannedTensor], list[Goal]]:
-    """A goal of its own for every managed tensor."""
     managed = {p.target.name: p for p in planned if p.method is not None}
     strange = sorted(set(budget) - {p.target.name for p in planned})
     if strange:
@@ -296,7 +271,8 @@ def sparsify(
             `Units.block(rows, cols)`, or `Units.rank` (directions of low-rank layers that learn their rank). Units
             other than weights have an importance each. Their goal is a Sparsity, the share of units to prune,
             `Filters(n)`, or a total of `Params(n)` or `Flops(n)` that is left once dead units are taken out.
-        skip: tensors to leave alone: globs, regular expressions, module types, predicates on (name, module).
+        skip: tensors to leave alone: globs, regular expressions, module types, predicates on (name, module). Stronger
+            than any rule.
         rules: settings for some tensors, applied in order.
         example: an input (or a tuple or dict of inputs) of batch size one; with it budgets know their MACs.
         seed: of what a method draws at random; the same on every process.

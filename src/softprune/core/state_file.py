@@ -53,14 +53,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_state(path: Path, notes: list[str] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and facts of a file that `write_state` wrote.
+    """Tensors and facts of a file that `write_state` wrote; ValueError if it is missing, damaged or of another kind.
 
-    Args:
-        path: of the file.
-        notes: gets a sentence if the file is of a release that did not write a checksum of the facts.
-
-    Raises:
-        ValueError: if the file is missing, damaged, or of another kind.
+    `notes` gets a sentence if the file is of a release that did not write a checksum of the facts.
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
@@ -71,8 +66,7 @@ def read_state(path: Path, notes: list[str] | None = None) -> tuple[dict[str, Te
     if strange := sorted(set(header) - {FACTS, CHECKSUMS, DIGEST}):
         raise ValueError(f"{path} is damaged, or of a newer release: its header has {strange[0]!r}")
     expected = parse_json(header.get(CHECKSUMS, "{}"), f"the checksums of {path}")
-    broken = sorted(name for name, t in tensors.items() if expected.get(name) != _checksum(t))
-    if broken:
+    if broken := sorted(name for name, t in tensors.items() if expected.get(name) != _checksum(t)):
         raise ValueError(f"{path} is damaged: the checksum of {broken[0]} is wrong ({len(broken)} tensors)")
     if DIGEST in header:
         if header[DIGEST] != _digest(tensors, header):
@@ -85,11 +79,7 @@ def read_state(path: Path, notes: list[str] | None = None) -> tuple[dict[str, Te
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, and its header.
-
-    Raises:
-        ValueError: if the file is damaged, or of another kind.
-    """
+    """The tensors of a safetensors file, and its header; ValueError if it is damaged or of another kind."""
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -161,8 +151,7 @@ def read_torch_file(path: Path) -> dict[str, Tensor]:
     return {key: value.detach() for key, value in state.items()}
 
 
-# Reading the checkpoints that the paper's authors published.
-
+# The checkpoints that the paper's authors published.
 THRESHOLD = ".sparseThreshold"
 PREFIX = "module."  # DataParallel's
 
@@ -183,8 +172,7 @@ def read_str_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], Budget]:
     owners = [key.removesuffix(THRESHOLD) for key in state if key.endswith(THRESHOLD)]
     if not owners:
         raise ValueError(f"{path} has no key that ends in {THRESHOLD}: it is not a checkpoint of an STR model")
-    missing = [owner for owner in owners if f"{owner}.weight" not in state]
-    if missing:
+    if missing := [owner for owner in owners if f"{owner}.weight" not in state]:
         raise ValueError(f"{path} has a threshold but no weight for {', '.join(missing)}")
     plain: dict[str, Tensor] = {}
     densities: dict[str, float] = {}
@@ -204,7 +192,6 @@ def read_str_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], Budget]:
 
 
 def write_sparse_weights(weights: dict[str, Tensor], budget: Budget, folder: Path) -> None:
-    """Write model.safetensors and budget.json, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / "model.safetensors", weights)
     budget.save(folder / "budget.json")
@@ -259,13 +246,11 @@ def _check(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
     mine = snapshot(sparsifier)
     # States from before there were goals, seeds and memories have none.
     state = {"goals": [], "seed": mine["seed"], "memories": mine["memories"], **state}
-    missing = sorted(set(mine) - set(state))
-    if missing:
+    if missing := sorted(set(mine) - set(state)):
         raise ValueError(f"the state is damaged: it has no {', '.join(missing)}")
     if not isinstance(state["method"], Mapping):
         raise ValueError(f"the state is damaged: its method is {state['method']!r}")
-    method = from_config(state["method"])
-    if method != sparsifier.method:
+    if (method := from_config(state["method"])) != sparsifier.method:
         raise ValueError(
             f"the state was saved with {method}, this model was sparsified with {sparsifier.method}: use the same"
         )
@@ -282,8 +267,7 @@ def _check(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
         raise ValueError(f"the state is damaged: its total_steps is {state['total_steps']!r}")
     if state["frozen"] not in (None, *get_args(Freezable)):
         raise ValueError(f"the state is damaged: it is frozen in an unknown way, {state['frozen']!r}")
-    wrong = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
-    if wrong:
+    if wrong := sorted(name for name in {*here, *there} if here.get(name) != there.get(name)):
         raise ValueError(f"the state is of other tensors; these differ in presence, shape or rules: {', '.join(wrong)}")
     memories = state["memories"]
     fits = isinstance(memories, list) and all(isinstance(memory, Mapping) for memory in memories)
@@ -320,8 +304,7 @@ def _take_over(sparsifier: Sparsifier, state: Mapping[str, Any]) -> None:
 
 def save_folder(sparsifier: Sparsifier, folder: Path) -> None:
     state = sparsifier.model.state_dict()
-    strange = [name for name, t in state.items() if not isinstance(t, Tensor)]
-    if strange:
+    if strange := [name for name, t in state.items() if not isinstance(t, Tensor)]:
         raise ValueError(f"{strange[0]} is no tensor: save this model with torch.save, and state_dict() beside it")
     tensors = {name: whole(t.detach()) for name, t in state.items()}
     budget = sparsifier.measure()
@@ -343,7 +326,12 @@ def load_folder(sparsifier: Sparsifier, folder: Path) -> None:
         raise ValueError(f"{folder} has no {STATE_FILE}: pass a folder that Sparsifier.save wrote")
     tensors, state = read_state(path)
     _check(sparsifier, state)
-    _check_tensors(_shapes_when(sparsifier, state["frozen"]), tensors)
+    expected, found = _shapes_when(sparsifier, state["frozen"]), {name: tuple(t.shape) for name, t in tensors.items()}
+    if wrong := sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name)):
+        raise ValueError(
+            f"the state does not fit this model: {len(wrong)} tensors differ, the first is {wrong[0]} "
+            f"({expected.get(wrong[0], 'absent')} here, {found.get(wrong[0], 'absent')} in the file)"
+        )
     _take_over(sparsifier, state)
     mine = sparsifier.model.state_dict()
     sparsifier.model.load_state_dict({name: placed_like(t, mine[name]) for name, t in tensors.items()})
@@ -368,14 +356,3 @@ def _shapes_when(sparsifier: Sparsifier, frozen: Freezable | None) -> dict[str, 
             elif s is not None:
                 shapes |= {f"{home}0.alpha": s, f"{home}0.kept": (), **leak}
     return shapes
-
-
-def _check_tensors(expected: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]) -> None:
-    found = {name: tuple(t.shape) for name, t in tensors.items()}
-    wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
-    if wrong:
-        one = wrong[0]
-        raise ValueError(
-            f"the state does not fit this model: {len(wrong)} tensors differ, the first is {one} "
-            f"({expected.get(one, 'absent')} here, {found.get(one, 'absent')} in the file)"
-        )

@@ -24,26 +24,18 @@ _SOFT = 16.0  # the largest push that did not empty the small network of the doc
 _TYPICAL_PUSH, _TYPICAL_ONSET = 8.2, 0.28
 
 
-def notes(motion: Motion, scheduler: Schedule) -> tuple[str, ...]:
-    """What the forecast had to assume."""
+def _notes(motion: Motion, scheduler: Schedule) -> tuple[str, ...]:
     found = [text for text in [caveat(scheduler)] if text]
     if motion.kind not in ("sgd", "adamw", "adam"):
-        steps = len(motion.lrs)
         text = f"{motion.kind} was tried out on one number with no loss gradient"
-        if steps > LONGEST:
-            text += f", {stride(steps)} steps at a time: crossings are approximate"
+        if len(motion.lrs) > LONGEST:
+            text += f", {stride(len(motion.lrs))} steps at a time: crossings are approximate"
         found.append(text)
     return tuple(found)
 
 
-def cautions(
-    motion: Motion,
-    path: Sequence[float],
-    *,
-    s: torch.Tensor,
-    s_on: float,
-    decay: float,
-    onset_step: int | None,
+def _cautions(
+    motion: Motion, path: Sequence[float], *, s: torch.Tensor, s_on: float, decay: float, onset_step: int | None
 ) -> tuple[str, ...]:
     """The warnings for one forecast path, the most important first."""
     K = sum(motion.gains())
@@ -68,9 +60,10 @@ def _stands_still(motion: Motion, path: Sequence[float], s: torch.Tensor, decay:
     if "weight_decay" not in motion.constants and min(path) == max(path):
         return f"s would never move: {motion.kind} knows no weight decay; give s a torch.optim.SGD of its own"
     if min(path) == max(path):
+        typical = f"{_TYPICAL_PUSH / K:.3g} (X = {_TYPICAL_PUSH})" if motion.exponential else "1e-4"
         return (
             f"s would never move: the weight decay of its param group is {decay:g} (a rule that spares 1-D "
-            f"tensors may have caught s); set it above 0 for that group, {_typical(motion, K)}"
+            f"tensors may have caught s); set it above 0 for that group, e.g. {typical}"
         )
     spacing = torch.finfo(s.dtype).eps / 2
     largest = decay * max(motion.gains())
@@ -82,15 +75,8 @@ def _stands_still(motion: Motion, path: Sequence[float], s: torch.Tensor, decay:
     return None
 
 
-def _typical(motion: Motion, K: float) -> str:
-    if not motion.exponential:
-        return "e.g. 1e-4"
-    return f"e.g. {_TYPICAL_PUSH / K:.3g} (X = {_TYPICAL_PUSH})"
-
-
 def _trust_ratio(motion: Motion) -> str | None:
-    name = motion.kind.lower()
-    if not ("lars" in name or "lamb" in name):
+    if not any(name in motion.kind.lower() for name in ("lars", "lamb")):
         return None
     return (
         f"{motion.kind} scales the step of s by the ratio of its norm to the norm of its decay: the decay "
@@ -156,9 +142,6 @@ def _hard(motion: Motion, X: float, K: float) -> str | None:
         "16 and collapsed at 30; the paper went to 47, but over 500,500 steps); a decay of s up to "
         f"{_SOFT / K:.2g} keeps X below {_SOFT:g}; otherwise watch the density of every layer"
     )
-
-
-# What weight decay will do to a threshold s in a planned run, before the first step is taken.
 
 
 # For a sigmoid in float32: exactly dense below -88.7, numerically dense below -20, first weights vanish at
@@ -228,8 +211,8 @@ def forecast(
     what follows it is a bound, not a prediction. Nothing given is changed.
 
     Args:
-        optimizer: the optimizer of the run, with s in one of its param groups.
-        s: the threshold parameter.
+        optimizer: of the run, with s in one of its param groups.
+        s: the threshold.
         s_on: value of s at which the first weights vanish, below 0; -10 for a sigmoid.
         total_steps: optimizer steps of the run (from now on, if it is resumed).
         scheduler, steps_per_scheduler_step: see `learning_rates`.
@@ -278,12 +261,9 @@ def forecast(
         onset_step=onset_step,
         onset=None if onset_step is None else onset_step / total_steps,
         crossings=tuple((mark, crossing(path, mark)) for mark in marks),
-        warnings=cautions(motion, path, s=s, s_on=s_on, decay=decay, onset_step=onset_step),
-        notes=notes(motion, scheduler),
+        warnings=_cautions(motion, path, s=s, s_on=s_on, decay=decay, onset_step=onset_step),
+        notes=_notes(motion, scheduler),
     )
-
-
-# The forecast for a managed model: warn before training if its thresholds would not do what they should.
 
 
 # The first weights vanish when the threshold has come to this share of its scale k: s = -10 for sigmoid.
@@ -311,8 +291,7 @@ def outlook(
 ) -> Forecast | None:
     """The forecast of the first learnable threshold (they all start alike unless a rule says otherwise).
 
-    In a training that is continued, with `done` of its `total_steps` made, s is on its way already, and nothing about
-    its start is worth a warning.
+    In a training that is continued, after `done` of its steps, nothing about the start of s is worth a warning.
     """
     soft = [t.transform for t in targets if isinstance(t.transform, SoftThreshold)]
     held = ((found[0], one) for one in soft if one.s.requires_grad and (found := group_of(one.s, optimizers)))
@@ -320,13 +299,9 @@ def outlook(
     onset = None if transform is None else onset_of(transform.g)
     if optimizer is None or transform is None or onset is None:
         return None
+    left, every = total_steps - done, steps_per_scheduler_step
     seen = forecast(
-        optimizer,
-        s=transform.s,
-        s_on=onset,
-        total_steps=total_steps - done,
-        scheduler=scheduler,
-        steps_per_scheduler_step=steps_per_scheduler_step,
+        optimizer, s=transform.s, s_on=onset, total_steps=left, scheduler=scheduler, steps_per_scheduler_step=every
     )
     for text in () if done else seen.warnings:
         warnings.warn(text, ForecastWarning, stacklevel=3)

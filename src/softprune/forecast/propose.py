@@ -46,9 +46,7 @@ def replay(decay: float, K: float) -> float:
 
         decay * 522762 / K,   keeping s_init
 
-    Args:
-        decay: a weight decay of the paper, e.g. 2.251757813e-5 (ResNet50, 90.23 % sparsity).
-        K: of the run, from `propose` or `forecast`.
+    The paper's decay is e.g. 2.251757813e-5 (ResNet50, 90.23 % sparsity); `propose` and `forecast` know the K of a run.
 
     Example:
         >>> round(replay(2.251757813e-5, 31_671), 6)
@@ -80,8 +78,7 @@ def propose(
 
     Args:
         optimizer: as it will be trained; it may still hold the dense model, without thresholds.
-        total_steps: optimizer steps of the run.
-        scheduler, steps_per_scheduler_step: see `learning_rates`.
+        total_steps, scheduler, steps_per_scheduler_step: see `learning_rates`.
         onset: fraction of the run, in (0, 1); the paper's runs had 0.08 to 0.38, 0.28 at 90 % sparsity.
         push: X, in (0, 100]. One small network (digits, 1,600 steps) ended at 68 % with 3.3, 84 % with 5.7,
             89.5 % with 8.2, 93 % with 11.8, 95.5 % with 16.4: a hint, not a promise.
@@ -130,7 +127,6 @@ def propose(
 
 
 def check_onset_value(s_on: float) -> None:
-    """Refuse a value of s that decay cannot bring it to from below."""
     if not (math.isfinite(s_on) and s_on < 0):
         raise ValueError(f"s_on is {s_on}; s rises towards 0, so it must be finite and < 0 (-10 for a sigmoid)")
 

@@ -46,7 +46,6 @@ def _own(value: Any) -> Any:
 
 
 def check_steps(name: str, value: int) -> None:
-    """Refuse a count that is not a positive whole number."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {value!r}; it must be a whole number >= 1, e.g. epochs * len(loader)")
 
@@ -75,8 +74,7 @@ def learning_rates(
     where it is. Optimizer and scheduler are left exactly as they were.
 
     Args:
-        optimizer: the optimizer of the run.
-        scheduler: its scheduler; or a function from the scheduler step (0, 1, ...) to the learning rate
+        scheduler: that of the optimizer; or a function from the scheduler step (0, 1, ...) to the learning rate
             itself (not a factor); or the learning rates as a list; or None for a constant one.
         total_steps: optimizer steps to look ahead.
         steps_per_scheduler_step: optimizer steps between two calls of ``scheduler.step()``: 1 when it is
@@ -107,10 +105,9 @@ def settings(
     steps_per_scheduler_step: int = 1,
     group: int = 0,
 ) -> Iterator[tuple[int, Settings]]:
-    """Return an iterator over (number of optimizer steps, settings of the param group during them).
+    """Yield numbers of optimizer steps and the settings of the param group during them, until the next are asked for.
 
-    Schedulers may move more than the learning rate: OneCycleLR and CyclicLR also cycle the momentum. The
-    mapping is only valid until the next one is asked for. The arguments are those of `learning_rates`.
+    Schedulers may move more than the learning rate: OneCycleLR and CyclicLR also cycle the momentum.
     """
     check_steps("total_steps", total_steps)
     check_steps("steps_per_scheduler_step", steps_per_scheduler_step)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, repeat
 from typing import Any, Literal, TypeAlias, cast
@@ -22,7 +22,7 @@ LONGEST = 20_000  # steps taken at most: about two seconds
 
 
 def stride(total_steps: int) -> int:
-    """Return how many steps of the run one simulated step stands for."""
+    """How many steps of the run one simulated step stands for."""
     return math.ceil(total_steps / LONGEST)
 
 
@@ -86,9 +86,8 @@ def _build(kind: type[Optimizer], s: torch.Tensor, settings: Mapping[str, Any]) 
     return kind([{**group, "params": [s]}], **arguments)
 
 
-# The path of a threshold s that only weight decay moves, on plain numbers: far below zero the threshold g(s) is 0 and
-# so is its slope. Until sparsity sets in the loss exerts no force on s, and its path can be computed before training.
-
+# The path of a threshold s that only weight decay moves: far below zero the threshold g(s) is 0 and so is its slope.
+# Until sparsity sets in the loss exerts no force on s, and its path can be computed before training.
 
 # One value for the whole run, or one per step.
 Course: TypeAlias = float | Sequence[float]
@@ -122,7 +121,11 @@ def trajectory(
     """
     s, path = s_init, [s_init]
     default = 0.9 if kind == "adam" else 0.0
-    steps = zip(lrs, _course(decay), _course(default if momentum is None else momentum), strict=False)
+    rates, momenta = (
+        given if isinstance(given, Sequence) else repeat(float(given))
+        for given in (decay, default if momentum is None else momentum)
+    )
+    steps = zip(lrs, rates, momenta, strict=False)
     if kind == "sgd":
         buffer: float | None = None
         for lr, rate, mu in steps:
@@ -151,16 +154,9 @@ def trajectory(
     return path
 
 
-def _course(value: Course) -> Iterable[float]:
-    return value if isinstance(value, Sequence) else repeat(float(value))
-
-
 def crossing(path: Sequence[float], mark: float) -> int | None:
     """Return after how many steps the path is at or above ``mark`` for the first time, None if never."""
     return next((step for step, s in enumerate(path) if s >= mark), None)
-
-
-# What an optimizer and its schedule will do to a threshold s: the recursion that applies and its numbers.
 
 
 @dataclass(frozen=True)
@@ -174,7 +170,7 @@ class Motion:
     momenta: Sequence[float]  # momentum of each step (beta1 in the Adam family)
     decays: Sequence[float]  # weight decay of each step
     constants: dict[str, Any]  # the other hyper-parameters of the param group
-    optimizer: type[Optimizer]  # the optimizer class
+    optimizer: type[Optimizer]
 
     @property
     def exponential(self) -> bool:
@@ -186,8 +182,7 @@ class Motion:
         if self.kind != "sgd":
             return list(self.lrs)
         passed = 1 - float(self.constants["dampening"])
-        pairs = zip(self.lrs, self.momenta, strict=True)
-        return [lr * passed / (1 - mu) if mu else lr for lr, mu in pairs]
+        return [lr * passed / (1 - mu) if mu else lr for lr, mu in zip(self.lrs, self.momenta, strict=True)]
 
     def shares(self) -> list[float]:
         """Return F, the share of K that is spent after 0, 1, ..., N steps (0 throughout if K is 0)."""
@@ -225,7 +220,6 @@ def read_motion(
     """Read from optimizer and scheduler how decay will move the parameters of one group.
 
     Momentum and decay are followed through the run like the learning rate, since schedulers change them too.
-    The arguments are those of `learning_rates`.
     """
     lrs: list[float] = []
     momenta: list[float] = []
