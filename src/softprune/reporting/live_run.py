@@ -24,13 +24,7 @@ RECENT = 20  # logged steps that the speed is taken from
 
 
 class Tail:
-    """The whole lines of a file that may grow, appear later, or be replaced by a shorter one.
-
-    Example:
-        tail = Tail(Path("runs/a/metrics.jsonl"))
-        lines, anew = tail.read()  # all of it
-        lines, anew = tail.read()  # what was added since
-    """
+    """The whole lines of a file that may grow, appear later, or be replaced by a shorter one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,7 +34,7 @@ class Tail:
         self._part = b""
 
     def read(self) -> tuple[list[str], bool]:
-        """New whole lines without their ends, and whether they are the beginning of another file in its place."""
+        """Lines added since the last read, without their ends, and whether they are the first of a replaced file."""
         try:
             require_regular(self.path)
             with self.path.open("rb") as file:
@@ -80,10 +74,6 @@ class WatchedRun:
         # The metrics after the result: a run that is finished has written them before.
         self._read(self._metrics, self._forget_metrics, self._add_metrics)
         self._read(self._table, self._forget_layers, self._add_layers)
-
-    def _add_metrics(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self._add_row(line)
 
     def _read(self, tail: Tail, forget: Callable[[], None], add: Callable[[Sequence[str]], None]) -> None:
         while True:
@@ -170,29 +160,30 @@ class WatchedRun:
         self.densities: dict[str, deque[float]] = {}  # of every tensor, by epoch
         self._columns: Sequence[str] = ()
 
-    def _add_row(self, line: str) -> None:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(row, dict) or (step := known(row.get("step"))) is None:
-            return
-        epoch = known(row.get("epoch")) or 0.0
-        if step < 0 or epoch < 0:
-            return
-        self.step, self.epoch = int(step), int(epoch)
-        self.seconds = known(row.get("seconds")) or self.seconds
-        self.rate = known(row.get("lr")) if "lr" in row else self.rate
-        self.macs = known(row.get("macs")) if "macs" in row else self.macs
-        self._times.append((self.step, self.seconds))
-        for key, curve in (("loss", self.losses), ("accuracy", self.accuracies), ("sparsity", self.sparsities)):
-            if (value := known(row.get(key))) is not None:
-                curve.append(value)
-        if row.get("kind") == "epoch":
-            self._exact = step / (epoch + 1)
-        self._low = max(self._low, step / (epoch + 1))
-        if epoch > 0:
-            self._high = min(self._high, step / epoch)
+    def _add_metrics(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if not isinstance(row, dict) or (step := known(row.get("step"))) is None:
+                continue
+            epoch = known(row.get("epoch")) or 0.0
+            if step < 0 or epoch < 0:
+                continue
+            self.step, self.epoch = int(step), int(epoch)
+            self.seconds = known(row.get("seconds")) or self.seconds
+            self.rate = known(row.get("lr")) if "lr" in row else self.rate
+            self.macs = known(row.get("macs")) if "macs" in row else self.macs
+            self._times.append((self.step, self.seconds))
+            for key, curve in (("loss", self.losses), ("accuracy", self.accuracies), ("sparsity", self.sparsities)):
+                if (value := known(row.get(key))) is not None:
+                    curve.append(value)
+            if row.get("kind") == "epoch":
+                self._exact = step / (epoch + 1)
+            self._low = max(self._low, step / (epoch + 1))
+            if epoch > 0:
+                self._high = min(self._high, step / epoch)
 
     def _add_layers(self, lines: Sequence[str]) -> None:
         # A NUL is refused by the csv module of older Pythons, and in no name.

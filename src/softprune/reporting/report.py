@@ -1,4 +1,4 @@
-"""The report of one or several runs: a page that is one file, figures for papers, and budgets to set beside them."""
+"""The report of one or several runs: a page that is one file, figures for papers, and budgets to compare with."""
 
 from __future__ import annotations
 
