@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from softprune.methods.base import Context, GoalSettings, Method, Total, register
+from softprune.methods.masks import is_count
 from softprune.methods.transforms import SolvedMask, Target, Transform
 
 
@@ -68,17 +69,14 @@ class ACDC(Method):
                 f"warmup and final are fractions of the training that leave room between them, got {self.warmup} and "
                 f"{self.final}"
             )
-        if not isinstance(self.phases, int) or isinstance(self.phases, bool) or self.phases < 1:
+        if not is_count(self.phases, least=1):
             raise ValueError(f"phases is a number of at least 1, got {self.phases!r}")
         super().__post_init__()
 
     @property
     def goal_settings(self) -> GoalSettings:
-        return GoalSettings(every=0, min_keep=self.min_keep, schedule=self._phases)
-
-    @property
-    def _phases(self) -> Alternation:
-        return Alternation(self.warmup, self.final, self.phases)
+        alternation = Alternation(self.warmup, self.final, self.phases)
+        return GoalSettings(every=0, min_keep=self.min_keep, schedule=alternation)
 
     def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
         return SolvedMask(target.raw)
@@ -91,8 +89,8 @@ class ACDC(Method):
             )
 
     def before_step(self, ctx: Context) -> None:
-        """Make the turn complete that the solution after the last step began."""
-        compressed = self._phases(ctx.progress) == 1.0
+        # The masks were renewed after the last step; weights and momentum follow.
+        compressed = self.goal_settings.schedule(ctx.progress) == 1.0
         if ctx.memory.get("compressed", False) == compressed:
             return
         ctx.memory["compressed"] = compressed

@@ -31,8 +31,8 @@ class AutoSparse(Method):
             tensor would have if all were equally dense.
         pace: under a goal, how far s can travel against the others over the training, in units of log alpha.
 
-    Deviations from the paper: A plain cosine; the paper's decay is non-linear too, but of another form, and its
-    constants are not ours. Decay of s as in STR. The goal, and its floor.
+    Deviations from the paper: a plain cosine, where the paper's decay has another form and other constants; decay of
+    s as in STR; goals, and the floor under them.
     State: ``s`` and ``leak`` in the transform of each tensor; under a goal also the threshold and two running averages.
     """
 
@@ -73,8 +73,6 @@ class AutoSparse(Method):
         return self.leak * (1.0 + math.cos(math.pi * min(1.0, progress / self.until))) / 2.0
 
     def after_step(self, ctx: Context) -> None:
-        leak = self.leak_at(ctx.progress)
         for target in ctx.targets:
-            held = target.transform.leak
-            assert held is not None
-            held.fill_(leak)
+            assert target.transform.leak is not None
+            target.transform.leak.fill_(self.leak_at(ctx.progress))

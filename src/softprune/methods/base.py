@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.optim import Adagrad, Optimizer
 
 from softprune.goals.base import Schedule, cubic
-from softprune.methods.masks import MovingMask
+from softprune.methods.masks import MovingMask, is_count, is_number
 from softprune.methods.transforms import Target, Transform
 from softprune.ops import Backward, Custom, Exp, G, Sigmoid, Softplus
 
-# What a method can be told to end with: a total for all tensors together, or what each of them keeps; "none" is left to
-# its own hyper-parameters.
+# What a method can be told to end with: a total for all tensors together (goal), what each of them keeps (budget), or
+# nothing, which leaves it to its hyper-parameters.
 Total = Literal["none", "goal", "budget"]
 
 
@@ -29,32 +29,20 @@ class Context:
     """What a hook of a method may read, and the few things it may do beside changing its tensors.
 
     There is one for each method as rules refined it, the same through the whole training.
-
-    Args:
-        step: optimizer steps completed; in `after_step` the one just made is counted.
-        total_steps: optimizer steps of the whole training.
-        targets: the tensors that this method instance manages.
-        optimizers: the attached optimizers.
-        kept: tensor name -> weights to keep, for methods that move masks of their own.
-        shared: whether the numbers in `kept` are only the first division of a total for all of them.
-        seed: of everything that is drawn at random.
-        memory: numbers to keep from step to step; JSON-able, and part of every checkpoint.
-        loss_scale: the factor that is still on the gradients.
-        keep_largest: masks of the `total` largest of many scores, over all tensors together and on all processes alike.
-        model: the whole model, for methods that touch more than their tensors.
     """
 
-    step: int
+    step: int  # optimizer steps completed; in `after_step` the one just made is counted
     total_steps: int
-    targets: Sequence[Target]
+    targets: Sequence[Target]  # the tensors that this method instance manages
     optimizers: Sequence[Optimizer]
-    kept: Mapping[str, int] = field(default_factory=dict)
-    shared: bool = False
-    seed: int = 0
-    memory: dict[str, Any] = field(default_factory=dict)
-    loss_scale: float = 1.0
+    kept: Mapping[str, int] = field(default_factory=dict)  # tensor -> weights to keep, where the method moves masks
+    shared: bool = False  # whether the numbers in `kept` are only the first division of a total for all tensors
+    seed: int = 0  # of everything that is drawn at random
+    memory: dict[str, Any] = field(default_factory=dict)  # kept from step to step; JSON-able, part of every checkpoint
+    loss_scale: float = 1.0  # the factor that is still on the gradients
+    # (scores, total) -> masks of the largest scores over all tensors together, the same on all processes.
     keep_largest: Callable[[Mapping[str, Tensor], int], dict[str, Tensor]] | None = None
-    model: nn.Module | None = None
+    model: nn.Module | None = None  # the whole model, for methods that touch more than their tensors
 
     @property
     def progress(self) -> float:
@@ -65,14 +53,14 @@ class Context:
         return generator(self.seed, self.step, name)
 
     def forget(self, target: Target, where: Tensor) -> None:
-        """Clear what the optimizers remember of these weights, such as their momentum."""
+        """Clear what the optimizers hold for these weights, such as their momentum."""
         for optimizer in self.optimizers:
             for value in optimizer.state.get(target.raw, {}).values():
                 if isinstance(value, Tensor) and value.shape == where.shape:
                     value.masked_fill_(where, 0.0)
 
     def forget_all(self) -> None:
-        """Put the optimizers back to before their first step; learning rates and the like stay."""
+        """Reset the optimizers' state to that before their first step; learning rates and the like stay."""
         for optimizer in self.optimizers:
             if not isinstance(optimizer, Adagrad):
                 optimizer.state.clear()
@@ -92,49 +80,38 @@ class Context:
 
 
 def generator(seed: int, step: int, name: str) -> torch.Generator:
-    """A random generator on the CPU that depends on these three alone."""
+    """On the CPU; its seed depends on these three alone."""
     digest = hashlib.sha256(f"{seed}/{step}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 @dataclass(frozen=True)
 class GoalSettings:
-    """How a method approaches a goal or a budget.
+    """How a method approaches a goal or a budget."""
 
-    Args:
-        pace: how far a threshold can travel against the others over a training, in units of log alpha; 0 leaves the
-            distribution where it starts.
-        gradient: "projected" along the fixed total, or "plain", as if the shared offset did not answer.
-        start: the thresholds are first proportional to the "mean" size of each tensor's weights, "equal", or as 1 over
-            the root of the sum of its "dimensions".
-        every: steps between two solutions, in between nothing moves; 0 solves only when the schedule asks for another
-            share of the goal.
-        min_keep: weights that each tensor keeps whatever happens; 0 leaves it to the default floor.
-        schedule: the share of the goal at each point of the training, unless the user gives another schedule.
-        rounds: trainings of equal length, one after the other, each with the whole learning rate schedule.
-        restart_at: the fraction of the learning rate schedule that all rounds but the first leave out.
-    """
-
+    # How far a threshold can travel against the others over a training, in units of log alpha; 0: not at all.
     pace: float = 0.0
+    # Of the thresholds: "projected" along the fixed total, or "plain", as if the shared offset did not respond.
     gradient: Literal["projected", "plain"] = "projected"
+    # Thresholds first proportional to a tensor's "mean" |w|, "equal", or as 1 / sqrt(the sum of its "dimensions").
     start: Literal["mean", "equal", "dimensions"] = "equal"
-    every: int = 1
-    min_keep: int = 0
-    schedule: Schedule = field(default_factory=cubic)
-    rounds: int = 1
-    restart_at: float = 0.0
+    every: int = 1  # steps between two solutions; 0 solves only when the schedule asks for another share of the goal
+    min_keep: int = 0  # weights that each tensor keeps whatever happens; 0 leaves it to the default floor
+    schedule: Schedule = field(default_factory=cubic)  # share of the goal over the training, if the user gives none
+    rounds: int = 1  # trainings of equal length, one after the other, each with the whole learning rate schedule
+    restart_at: float = 0.0  # the fraction of the learning rate schedule that all rounds but the first leave out
 
     def check(self) -> None:
         """Raise ValueError for a setting that is out of its range."""
-        if not isinstance(self.pace, int | float) or isinstance(self.pace, bool) or not 0 <= self.pace < math.inf:
+        if not (is_number(self.pace) and 0 <= self.pace < math.inf):
             raise ValueError(f"pace is a distance in units of log alpha, 0 or more; got {self.pace!r}")
         if self.gradient not in ("projected", "plain"):
             raise ValueError(f"gradient must be 'projected' or 'plain', got {self.gradient!r}")
         if self.start not in ("mean", "equal", "dimensions"):
             raise ValueError(f"start must be 'mean', 'equal' or 'dimensions', got {self.start!r}")
-        if not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 0:
+        if not is_count(self.every, least=0):
             raise ValueError(f"every is a number of steps, 0 or more; got {self.every!r}")
-        if not isinstance(self.min_keep, int) or isinstance(self.min_keep, bool) or self.min_keep < 0:
+        if not is_count(self.min_keep, least=0):
             raise ValueError(f"min_keep is a number of weights, 0 or more; got {self.min_keep!r}")
 
 
@@ -145,16 +122,11 @@ class Method(ABC):
     All their tensors live in the transforms, so `model.state_dict()` is complete.
     """
 
-    # What the method does with a budget: keeps it, moves it between tensors, or learns it.
-    role: ClassVar[Literal["given", "moved", "learned"]]
-    # Where it was published.
-    paper: ClassVar[str]
-    # What it can be told to end with.
-    accepts: ClassVar[tuple[Total, ...]] = ("none",)
-    # Whether it moves masks of its own, and not thresholds that are solved for.
-    moves_masks: ClassVar[bool] = False
-    # Whether the loss tells it which weights matter; else they are drawn at random or chosen before training.
-    selects: ClassVar[bool] = True
+    role: ClassVar[Literal["given", "moved", "learned"]]  # it keeps a budget, moves it between tensors, or learns it
+    paper: ClassVar[str]  # where it was published
+    accepts: ClassVar[tuple[Total, ...]] = ("none",)  # what it can be told to end with
+    moves_masks: ClassVar[bool] = False  # whether it moves masks of its own, and not thresholds that are solved for
+    selects: ClassVar[bool] = True  # whether by the loss; else weights are drawn at random or chosen before training
 
     def __post_init__(self) -> None:
         """Refuse hyper-parameters that are out of their range; a method with checks of its own calls this too."""
@@ -170,12 +142,9 @@ class Method(ABC):
         return self.moves_masks
 
     def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
-        """The map from the raw to the effective tensor of a target; refuses what it cannot do.
+        """The map from the raw to the effective tensor of a target, for a total that the method accepts.
 
-        Args:
-            target: the tensor.
-            total: what it is told to end with, one of those that it accepts.
-            mask: for methods that move masks: bools like the tensor, drawn at random, with as many true as it may keep.
+        For methods that move masks, `mask` has the shape of the tensor, with as many true as it may keep, at random.
         """
         if total == "none":
             raise ValueError(f"{type(self).__name__} prunes to a total: pass a goal or a budget")
@@ -186,10 +155,7 @@ class Method(ABC):
     def link(self, model: nn.Module, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:  # noqa: B027
         """Let the transforms of a model share parameters, and keep what concerns all of it, before they are installed.
 
-        Args:
-            model: as it is without them.
-            transforms: tensor name -> its transform.
-            methods: tensor name -> this method as the rules refined it for the tensor.
+        `methods` has for each tensor this method as the rules refined it.
         """
 
     def check(self, ctx: Context) -> None:  # noqa: B027
@@ -202,7 +168,7 @@ class Method(ABC):
         """Weights have moved, goals are solved for, transforms have followed. Runs without gradient tracking."""
 
 
-# Names of methods, and methods as plain data.
+# Methods by name, and as plain data.
 
 M = TypeVar("M", bound=type[Method])
 
@@ -227,11 +193,6 @@ def method_names() -> list[str]:
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of a method by its name.
-
-    Raises:
-        ValueError: for an unknown name, naming the known ones.
-    """
     if not isinstance(name, str) or name not in _METHODS:
         raise ValueError(f"unknown method {name!r}; known are {', '.join(method_names())}")
     return _METHODS[name]
@@ -242,26 +203,16 @@ def to_config(method: Method) -> dict[str, Any]:
     names = {cls: name for name, cls in _METHODS.items()}
     if type(method) not in names:
         raise ValueError(f"{type(method).__qualname__} is not registered: decorate it with @register(name)")
-    config: dict[str, Any] = {"method": names[type(method)]}
-    for f in dataclasses.fields(method):  # type: ignore[arg-type]
-        value = getattr(method, f.name)
-        if value != f.default:
-            config[f.name] = _encode(value)
-    return config
+    given = {f.name: (getattr(method, f.name), f.default) for f in dataclasses.fields(method)}  # type: ignore[arg-type]
+    return {"method": names[type(method)]} | {k: _encode(v) for k, (v, default) in given.items() if v != default}
 
 
 def from_config(config: Mapping[str, Any]) -> Method:
-    """The method that `to_config` described.
-
-    Raises:
-        ValueError: for an unknown method or field, naming the known ones.
-    """
+    """The method that `to_config` described; unknown methods and fields are refused, naming the known ones."""
     given = dict(config)
-    name = given.pop("method", None)
-    cls = method_class(name)
+    cls = method_class(name := given.pop("method", None))
     fields = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    unknown = sorted(set(given) - fields)
-    if unknown:
+    if unknown := sorted(set(given) - fields):
         raise ValueError(f"method {name!r} has no field {', '.join(unknown)}; it has {', '.join(sorted(fields))}")
     return cls(**{key: _decode(value) for key, value in given.items()})
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from softprune.methods.base import Context, GoalSettings, Method, Total, register
-from softprune.methods.masks import refuse_longer_than
-from softprune.methods.transforms import SolvedMask, Target, Transform
+from softprune.methods.base import register
+from softprune.methods.gmp import GMP
 from softprune.ops import straight_through
 
 
 @register("dpf")
 @dataclass(frozen=True)
-class DPF(Method):
+class DPF(GMP):
     """Magnitude pruning that can take back what it did: the gradient at the pruned point moves all weights.
 
     ``w <- w - eta * g(m * w)``; every few steps the mask m is renewed from |w|, at a sparsity that rises as
@@ -29,19 +26,6 @@ class DPF(Method):
     State: ``mask`` in the transform of each tensor.
     """
 
-    role = "given"
     paper = "Lin et al. 2020"
-    accepts = ("goal", "budget")
 
-    every: int = 16
-    min_keep: int = 0
-
-    @property
-    def goal_settings(self) -> GoalSettings:
-        return GoalSettings(every=self.every, min_keep=self.min_keep)
-
-    def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
-        return SolvedMask(target.raw, backward=straight_through)
-
-    def check(self, ctx: Context) -> None:
-        refuse_longer_than(ctx, self.every)
+    _backward = straight_through

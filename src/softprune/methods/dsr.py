@@ -31,7 +31,7 @@ class DSR(Method):
         threshold: H at first; the paper has 0.001.
         end: fraction of the training after which the masks stay; the paper has epoch 95 of 100.
 
-    Deviations from the paper: Where more go than there were empty places, those just emptied are drawn from too. Which
+    Deviations from the paper: where more go than there were empty places, those just emptied are drawn from too. Which
     layers stay dense (the paper: the first and the projections) is said by skip or rules.
     State: ``mask`` in the transform of each tensor; H in the sparsifier's memory.
     """
@@ -57,8 +57,7 @@ class DSR(Method):
         refuse_too_long(ctx, self.every, self.end)
 
     def after_step(self, ctx: Context) -> None:
-        quarter = min(3, int(4 * ctx.progress))
-        if ctx.progress > self.end or ctx.step % (self.every * 2**quarter):
+        if ctx.progress > self.end or ctx.step % (self.every * 2 ** min(3, int(4 * ctx.progress))):
             return
         threshold = float(ctx.memory.setdefault("threshold", self.threshold))
         masks = {t.name: moving(t).mask for t in ctx.targets}

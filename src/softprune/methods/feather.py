@@ -8,7 +8,7 @@ from torch import Tensor
 
 from softprune.goals.base import cubic
 from softprune.methods.base import GoalSettings, Method, Total, register
-from softprune.methods.masks import require_fraction
+from softprune.methods.masks import is_number, require_fraction
 from softprune.methods.transforms import SolvedThreshold, Target, Transform
 from softprune.ops import Backward
 
@@ -28,8 +28,8 @@ class Feather(Method):
         min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all
             tensors were equally dense.
 
-    Deviations from the paper: The weights of the final network are those that were trained with, where the authors'
-    code puts the raw ones above the threshold in their place. The floor.
+    Deviations from the paper: the final network has the weights that were trained with, where the authors' code puts
+    the raw ones above the threshold in their place; the floor under min_keep.
     State: ``alpha`` in the transform of each tensor.
     """
 
@@ -42,7 +42,7 @@ class Feather(Method):
     min_keep: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.power, int | float) or isinstance(self.power, bool) or not 1.0 <= self.power <= 64.0:
+        if not (is_number(self.power) and 1.0 <= self.power <= 64.0):
             raise ValueError(f"power is a number from 1 to 64, got {self.power!r}")
         require_fraction("leak", self.leak)
         super().__post_init__()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from softprune.methods.base import Context, GoalSettings, Method, Total, register
-from softprune.methods.masks import refuse_longer_than
 from softprune.methods.transforms import SolvedMask, Target, Transform
+from softprune.ops import Backward, masked
 
 
 @register("gmp")
@@ -24,7 +25,7 @@ class GMP(Method):
         min_keep: under a goal, weights that each tensor keeps whatever happens; by default a twentieth of what it would
             have if all tensors were equally dense.
 
-    Deviations from the paper: Thresholds come from exact counts, not from a histogram.
+    Deviations from the paper: thresholds come from exact counts, not from a histogram.
     State: ``mask`` in the transform of each tensor.
     """
 
@@ -35,12 +36,17 @@ class GMP(Method):
     every: int = 16
     min_keep: int = 0
 
+    _backward: ClassVar[Backward] = masked
+
     @property
     def goal_settings(self) -> GoalSettings:
         return GoalSettings(every=self.every, min_keep=self.min_keep)
 
     def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
-        return SolvedMask(target.raw)
+        return SolvedMask(target.raw, backward=self._backward)
 
     def check(self, ctx: Context) -> None:
-        refuse_longer_than(ctx, self.every)
+        if self.every > ctx.total_steps:
+            raise ValueError(
+                f"masks are renewed every {self.every} steps, but the training has {ctx.total_steps}: lower every"
+            )

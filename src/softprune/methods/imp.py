@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from softprune.goals.base import Staircase, begins_round
 from softprune.methods.base import Context, GoalSettings, Method, Total, register
-from softprune.methods.masks import Remembered
+from softprune.methods.masks import Remembered, is_count
 from softprune.methods.transforms import SolvedMask, Target, Transform
 
 
@@ -37,8 +37,8 @@ class IMP(Method):
         min_keep: under a goal, weights that each tensor keeps whatever happens; by default a twentieth of what it would
             have if all tensors were equally dense.
 
-    Deviations from the paper: There every round is a whole training; here all of them are one. The fraction that is
-    pruned follows from the goal. The floor.
+    Deviations from the paper: there every round is a whole training, here all of them are one; the fraction that is
+    pruned follows from the goal; the floor under min_keep.
     State: ``mask`` in the transform of each tensor; in the first of them ``remembered``, the values to go back to: as
     much memory as the model.
     """
@@ -53,7 +53,7 @@ class IMP(Method):
     min_keep: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rounds, int) or isinstance(self.rounds, bool) or self.rounds < 2:
+        if not is_count(self.rounds, least=2):
             raise ValueError(
                 f"rounds is a number of at least 2, as weights are pruned between them; got {self.rounds!r}"
             )
@@ -65,18 +65,12 @@ class IMP(Method):
 
     @property
     def restart_at(self) -> float:
-        """The fraction of the learning rate schedule that all rounds but the first leave out."""
         return self.rewind_at if self.rewind == "weights" else 0.0
 
     @property
     def goal_settings(self) -> GoalSettings:
-        return GoalSettings(
-            every=0,
-            min_keep=self.min_keep,
-            schedule=Staircase(self.rounds),
-            rounds=self.rounds,
-            restart_at=self.restart_at,
-        )
+        steps, at = Staircase(self.rounds), self.restart_at
+        return GoalSettings(every=0, min_keep=self.min_keep, schedule=steps, rounds=self.rounds, restart_at=at)
 
     def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
         return SolvedMask(target.raw, nested=True)
@@ -95,7 +89,7 @@ class IMP(Method):
         self._remember(ctx)
         if not begins_round(ctx.step, ctx.total_steps, self.rounds):
             return
-        # The masks are renewed already, by the weights as they were trained.
+        # The masks have been renewed already, from the trained weights.
         if self.rewind == "weights":
             model, remembered = _remembered(ctx)
             remembered.put_back_(model)

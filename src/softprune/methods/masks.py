@@ -1,4 +1,4 @@
-"""What methods with masks have in common: the masks, when they are renewed, how a total is shared out, values kept."""
+"""What methods with masks share: the masks, when they are renewed, how a total is divided, values to go back to."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Masked(Transform):
 class MovingMask(Transform):
     """``w * mask`` with a mask that its method changes, and on demand the whole gradient for pruned weights too.
 
-    State: the bool buffers ``mask`` and ``dense_grad``, one value: whether pruned weights receive a gradient now. It is
-    a tensor, so that nothing is compiled anew when it changes.
+    State: the bool buffers ``mask`` and ``dense_grad``, whether pruned weights receive a gradient now: a tensor of one
+    value, so that nothing is compiled anew when it changes.
     """
 
     mask: Tensor
@@ -61,25 +61,30 @@ class MovingMask(Transform):
 
 
 def moving(target: Target) -> MovingMask:
-    """The transform of a target whose mask the method moves."""
     transform = target.transform
     assert isinstance(transform, MovingMask)
     return transform
 
 
-# When a mask is renewed: every so many steps, up to some point of the training.
+# Settings in their range, and when a mask is renewed: every so many steps, up to some point of the training.
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_count(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def require_interval(every: int, end: float) -> None:
-    """Refuse settings that are not an interval, when a method is made."""
-    if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+    if not is_count(every, least=1):
         raise ValueError(f"every is a number of steps, at least 1; got {every!r}")
     require_fraction("end", end)
 
 
 def require_fraction(name: str, value: float) -> None:
-    """Refuse what is not in (0, 1]."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 < value <= 1.0:
+    if not (is_number(value) and 0.0 < value <= 1.0):
         raise ValueError(f"{name} is a fraction above 0 and at most 1, got {value!r}")
 
 
@@ -89,7 +94,6 @@ def due(ctx: Context, every: int, end: float) -> bool:
 
 
 def refuse_too_long(ctx: Context, every: int, end: float) -> None:
-    """Raise if the mask would never be renewed in this training."""
     last = int(end * ctx.total_steps)
     if every > last:
         raise ValueError(
@@ -98,17 +102,8 @@ def refuse_too_long(ctx: Context, every: int, end: float) -> None:
         )
 
 
-def refuse_longer_than(ctx: Context, every: int) -> None:
-    """Raise if the interval does not fit into the training, which would then be pruned in one go at its last step."""
-    if every > ctx.total_steps:
-        raise ValueError(f"masks are renewed every {every} steps, but the training has {ctx.total_steps}: lower every")
-
-
-# Whole numbers in proportion: how many weights each tensor gets of a number that is to be shared out.
-
-
 def share_out(total: int, by: Mapping[str, float], room: Mapping[str, int]) -> dict[str, int]:
-    """Divide `total` in proportion to `by`, none more than its room; the sum is exact while there is room for it.
+    """Divide `total` whole weights in proportion to `by`, none more than its room; the sum is exact if room suffices.
 
     What does not fit goes to the others in the same proportion. Shares are rounded down, and what is left over goes to
     the largest remainders, equal ones in the order of the names given.
@@ -116,8 +111,7 @@ def share_out(total: int, by: Mapping[str, float], room: Mapping[str, int]) -> d
     >>> share_out(10, {"a": 3.0, "b": 1.0, "c": 1.0}, {"a": 4, "b": 9, "c": 9})
     {'a': 4, 'b': 3, 'c': 3}
     """
-    got = dict.fromkeys(by, 0)
-    left = min(total, sum(room.values()))
+    got, left = dict.fromkeys(by, 0), min(total, sum(room.values()))
     exact = _proportional(left, by, by)
     while full := [name for name in exact if exact[name] >= room[name]]:
         for name in full:
@@ -125,8 +119,7 @@ def share_out(total: int, by: Mapping[str, float], room: Mapping[str, int]) -> d
             left -= room[name]
         exact = _proportional(left, by, [name for name in exact if name not in full])
     # Every share is now less than its room, so there is one more place for what is left over.
-    for name, share in exact.items():
-        got[name] = int(share)
+    got |= {name: int(share) for name, share in exact.items()}
     spare = left - sum(got[name] for name in exact)
     for name in sorted(exact, key=lambda n: int(exact[n]) - exact[n])[:spare]:
         got[name] += 1
@@ -139,10 +132,6 @@ def _proportional(total: int, by: Mapping[str, float], names: Iterable[str]) -> 
     # Without a claim at all everyone has the same; dividing by the largest keeps tiny claims from underflowing.
     claims = {name: claim / largest if largest else 1.0 for name, claim in claims.items()}
     return {name: total * claim / sum(claims.values()) for name, claim in claims.items()}
-
-
-# Where a managed tensor lives, and a name that it has in the plain model as well.
-_MANAGED = re.compile(r"parametrizations\.(\w+)\.original$")
 
 
 class Remembered(nn.Module):
@@ -158,13 +147,12 @@ class Remembered(nn.Module):
 
     @torch.no_grad()
     def take_(self, model: nn.Module) -> None:
-        """Remember the present values."""
         for mine, theirs in self._pairs(model):
             mine.copy_(theirs)
 
     @torch.no_grad()
     def put_back_(self, model: nn.Module) -> None:
-        """Give the model the remembered values; its tensors stay the objects that they are."""
+        """Copy the values into the model; its tensors stay the objects that they are."""
         for mine, theirs in self._pairs(model):
             theirs.copy_(mine)
 
@@ -177,4 +165,5 @@ class Remembered(nn.Module):
 
 
 def _key(name: str) -> str:
-    return _MANAGED.sub(r"\1", name).replace(".", "/")
+    """A name that a tensor has in the plain model and in the managed one alike."""
+    return re.sub(r"parametrizations\.(\w+)\.original$", r"\1", name).replace(".", "/")

@@ -30,7 +30,7 @@ class RigL(Method):
         alpha: fraction exchanged at first; the paper has 0.3.
         end: fraction of the training after which the mask stays; the paper has 25,000 of 32,000 steps.
 
-    Deviations from the paper: Equal sizes are told apart by position, not by noise.
+    Deviations from the paper: equal sizes are told apart by position, not by noise.
     State: ``mask`` in the transform of each tensor, and whether the dense gradient is asked for.
     """
 

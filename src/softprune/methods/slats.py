@@ -25,8 +25,8 @@ class SLATS(Method):
         min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all
             tensors were equally dense.
 
-    Deviations from the paper: There D is given, and the sparsity is what comes out. Here D is at every step the
-    threshold that would meet the total now, so that at the end it is met exactly. The floor.
+    Deviations from the paper: there D is given, and the sparsity is what comes out; here D is at every step the
+    threshold that would meet the total now, so that at the end it is met exactly. The floor under min_keep.
     State: ``alpha`` (D) and ``rise`` in the transform of each tensor.
     """
 
@@ -48,6 +48,5 @@ class SLATS(Method):
         done = ctx.step >= ctx.total_steps
         rise = 1.0 if done else ctx.progress + math.sin(math.pi * ctx.progress) / math.pi
         for target in ctx.targets:
-            transform = target.transform
-            assert isinstance(transform, SolvedThreshold) and transform.rise is not None
-            transform.rise.fill_(rise)
+            assert isinstance(target.transform, SolvedThreshold) and target.transform.rise is not None
+            target.transform.rise.fill_(rise)

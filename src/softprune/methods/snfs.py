@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -42,8 +43,8 @@ class SNFS(Method):
         last_rate: p_1; 0.005 in the authors' code.
         end: fraction of the training after which the masks stay.
 
-    Deviations from the paper: The numbers are shared out in whole weights, so no correction for what rounding lost is
-    needed. The masks stay at the end, so that what was grown last can be trained.
+    Deviations from the paper: weights are shared out in whole numbers, which needs no correction for rounding; the
+    masks stay at the end, so that what was grown last can be trained.
     State: ``mask`` in the transform of each tensor; the momentum is the optimizer's.
     """
 
@@ -68,15 +69,14 @@ class SNFS(Method):
 
     def check(self, ctx: Context) -> None:
         refuse_too_long(ctx, self.every, self.end)
-        for target in ctx.targets:
-            for optimizer in ctx.optimizers:
-                for group in optimizer.param_groups:
-                    held = any(parameter is target.raw for parameter in group["params"])
-                    if held and not any(group.get(key) for key in ("momentum", "betas")):
-                        raise ValueError(
-                            f"SNFS reads the momentum, which {type(optimizer).__name__} has not for {target.name}: "
-                            "set momentum=0.9, or use Adam"
-                        )
+        groups = [(optimizer, group) for optimizer in ctx.optimizers for group in optimizer.param_groups]
+        for target, (optimizer, group) in product(ctx.targets, groups):
+            held = any(parameter is target.raw for parameter in group["params"])
+            if held and not (group.get("momentum") or group.get("betas")):
+                raise ValueError(
+                    f"SNFS reads the momentum, which {type(optimizer).__name__} has not for {target.name}: "
+                    "set momentum=0.9, or use Adam"
+                )
 
     def after_step(self, ctx: Context) -> None:
         for target in ctx.targets:
@@ -102,10 +102,10 @@ class SNFS(Method):
         room = {name: max(int(gone[name].sum()), int(0.99 * int(e.sum()))) for name, e in empty.items()}
         grown = share_out(total, importance, room)
         for target in ctx.targets:
-            name = target.name
-            born = largest(torch.where(empty[name], momenta[name], -1.0), grown[name])
+            name, mask = target.name, living[target.name]
             target.raw.masked_fill_(gone[name], 0.0)
-            living[name].copy_((living[name] & ~gone[name]) | born)
+            born = largest(torch.where(empty[name], momenta[name], -1.0), grown[name])
+            mask.copy_((mask & ~gone[name]) | born)
 
 
 def _momentum(ctx: Context, target: Target) -> Tensor:

@@ -21,8 +21,7 @@ class SNIP(Method):
     With a goal the scores of all tensors are compared, with a budget those of each. The first step is made with the
     mask already.
 
-    Deviations from the paper: The score is taken at the weights as they are, and from one batch of the training's own
-    size.
+    Deviations from the paper: the score is taken at the weights as they are, from one batch of the training.
     State: ``mask`` in the transform of each tensor; all are kept until the first step.
     """
 

@@ -48,8 +48,7 @@ class STR(Method):
             the mean size of each tensor's weights, so that all are about equally dense.
         rescale: under a goal, multiply each filter to make up for the size that shrinking took, as ST-3 does.
 
-    Deviations from the paper: While the threshold is exactly 0 the operator is the identity, also in its derivative at
-    w = 0.
+    Deviations from the paper: with a threshold of exactly 0 it is the identity, also in its derivative at w = 0.
     State: ``s`` in the transform of each tensor; under a goal also the threshold and two running averages.
     """
 
@@ -87,7 +86,7 @@ class STR(Method):
     @property
     def goal_settings(self) -> GoalSettings:
         if self.granularity == "global":
-            # One s for all is absorbed by the offset that is solved for: there is nothing to learn, nowhere to start.
+            # One s for all is absorbed by the offset that is solved for: there is nothing to learn.
             return GoalSettings(0.0, self.gradient, "equal", min_keep=self.min_keep)
         return GoalSettings(self.pace, self.gradient, self.start, min_keep=self.min_keep)
 
@@ -101,31 +100,28 @@ class STR(Method):
                 f'{target.name} is on the meta device and has no weights to take k="auto" from: give k a number, '
                 "or sparsify after loading the weights"
             )
-        s = torch.full(self._shape(target), self.s_init, dtype=threshold_dtype(w), device=w.device)
-        backward = self.backward or masked
-        transform = SoftThreshold(
-            nn.Parameter(s), self.g.resolve(w), backward=backward, first=self.s_init, min_keep=self.min_keep
-        )
+        s = nn.Parameter(torch.full(self._shape(target), self.s_init, dtype=threshold_dtype(w), device=w.device))
+        g, backward = self.g.resolve(w), self.backward or masked
+        transform = SoftThreshold(s, g, backward=backward, first=self.s_init, min_keep=self.min_keep)
         if self.min_keep and w.device.type != "meta":
             transform.keep_at_least_(w, self.min_keep)
         return transform
 
     def _shape(self, target: Target) -> tuple[int, ...]:
-        w = target.raw
-        if self.granularity == "weight":
-            return tuple(w.shape)
         if self.granularity == "filter":
             axis = _filter_axis(target)
-            return tuple(n if d == axis else 1 for d, n in enumerate(w.shape))
-        return (1,)
+            return tuple(n if d == axis else 1 for d, n in enumerate(target.raw.shape))
+        return tuple(target.raw.shape) if self.granularity == "weight" else (1,)
 
     def link(self, model: nn.Module, transforms: Mapping[str, Transform], methods: Mapping[str, Method]) -> None:
         # Tensors that a rule starts elsewhere have a threshold of their own, shared among them.
         shared: dict[float, nn.Parameter] = {}
         for name, transform in transforms.items():
             method = methods[name]
-            if not (
-                isinstance(method, STR) and method.granularity == "global" and isinstance(transform, SoftThreshold)
+            if (
+                not isinstance(method, STR)
+                or method.granularity != "global"
+                or not isinstance(transform, SoftThreshold)
             ):
                 continue
             s = shared.setdefault(method.s_init, transform.s)
@@ -143,11 +139,11 @@ class STR(Method):
 def _filter_axis(target: Target) -> int:
     """The dimension of the weight that runs over output channels."""
     module = target.module
-    if isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
-        if module.groups > 1:
-            raise ValueError(
-                f"{target.name}: a grouped transposed convolution has no single dimension of output channels; "
-                'use granularity="tensor" or "weight" for it by a rule'
-            )
-        return 1
-    return 0
+    if not isinstance(module, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d):
+        return 0
+    if module.groups > 1:
+        raise ValueError(
+            f"{target.name}: a grouped transposed convolution has no single dimension of output channels; "
+            'use granularity="tensor" or "weight" for it by a rule'
+        )
+    return 1

@@ -24,9 +24,8 @@ class SET(Method):
         zeta: fraction exchanged; the paper has 0.3.
         end: fraction of the training after which the mask stays.
 
-    Deviations from the paper: The smallest |w| go, as in the implementation of Evci et al.; the paper takes zeta of the
-    positive and zeta of the negative weights, and gives new ones random values. The mask stays at the end, so that what
-    was grown last can be trained.
+    Deviations from the paper: the smallest |w| go, as in the code of Evci et al., where the paper takes zeta of the
+    positive and zeta of the negative weights and gives new ones random values; the mask stays after `end`.
     State: ``mask`` in the transform of each tensor.
     """
 
@@ -55,7 +54,6 @@ class SET(Method):
             count = int(transform.mask.sum())
             moved = int(self.zeta * count)
             kept = largest(torch.where(transform.mask, target.raw.abs(), -1.0), count - moved)
-            mask = kept | at_random(~kept, moved, ctx.rng(target.name))
             target.raw.masked_fill_(~kept, 0.0)
             ctx.forget(target, ~kept)
-            transform.mask.copy_(mask)
+            transform.mask.copy_(kept | at_random(~kept, moved, ctx.rng(target.name)))

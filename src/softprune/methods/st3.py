@@ -26,8 +26,7 @@ class ST3(Method):
         min_keep: weights that each tensor keeps whatever happens; by default a twentieth of what it would have if all
             tensors were equally dense.
 
-    Deviations from the paper: The floor: there a tensor may die. The threshold is solved for at every step, to the
-    weight.
+    Deviations from the paper: the floor under min_keep, as a tensor may die there; exact counts at every step.
     State: ``alpha`` in the transform of each tensor.
     """
 

@@ -30,9 +30,6 @@ class Static(Method):
     selects = False
 
 
-# KeepZeros: train on with the zeros a tensor already has.
-
-
 @register("keep-zeros")
 @dataclass(frozen=True)
 class KeepZeros(Method):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from softprune.goals.base import constant
 from softprune.methods.base import Context, GoalSettings, Method, Total, register
+from softprune.methods.masks import is_number
 from softprune.methods.transforms import Solved, Target, Transform, above, threshold_dtype
 
 # Molchanov et al. 2017, equation 14: the divergence from a log-uniform prior, fitted.
@@ -124,11 +125,9 @@ class VD(Method):
         min_keep: under a goal, weights that each tensor keeps whatever happens; by default a twentieth of what it would
             have if all tensors were equally dense.
 
-    Deviations from the paper: Noise is on the weights, one draw for a batch, as a transform sees no activations; the
-    papers draw it for each output (local reparameterisation), which has less variance. log alpha is not clipped. The
-    goal, and its floor.
-    State: the parameter ``log_sigma2`` in the transform of each tensor, in a group without decay; under a goal
-    ``mask``.
+    Deviations from the paper: noise is on the weights, one draw for a batch, as a transform sees no activations; the
+    papers draw it for each output (local reparameterisation), which has less variance. log alpha is not clipped. Goals.
+    State: the parameter ``log_sigma2`` of each transform, in a group without decay; under a goal also ``mask``.
     """
 
     role = "learned"
@@ -142,7 +141,7 @@ class VD(Method):
     min_keep: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kl, int | float) or isinstance(self.kl, bool) or not 0 <= self.kl < math.inf:
+        if not (is_number(self.kl) and 0 <= self.kl < math.inf):
             raise ValueError(f"kl is a finite number, 0 or more; got {self.kl!r}")
         if not 0.0 <= self.begin < self.saturate <= 1.0:
             raise ValueError(
@@ -157,8 +156,7 @@ class VD(Method):
         return GoalSettings(every=16, min_keep=self.min_keep, schedule=constant())
 
     def transform(self, target: Target, total: Total, mask: Tensor | None) -> Transform:
-        made = Variational if total == "none" else VariationalMask
-        return made(target.raw, self.log_sigma2_init)
+        return (Variational if total == "none" else VariationalMask)(target.raw, self.log_sigma2_init)
 
     def weight_at(self, progress: float) -> float:
         """The weight of the mean divergence at a point of the training.
@@ -173,10 +171,8 @@ class VD(Method):
         for target in ctx.targets if weight else ():
             assert isinstance(target.transform, Variational)
             raw, log_sigma2 = target.raw, target.transform.log_sigma2
-            if raw.grad is None:
-                continue
-            by_weight, by_variance = divergence_slopes(raw, log_sigma2)
-            raw.grad.add_(by_weight.to(raw.grad.dtype), alpha=weight)
-            if log_sigma2.grad is None:
-                log_sigma2.grad = torch.zeros_like(log_sigma2)
-            log_sigma2.grad.add_(by_variance, alpha=weight)
+            if raw.grad is not None:
+                by_weight, by_variance = divergence_slopes(raw, log_sigma2)
+                raw.grad.add_(by_weight.to(raw.grad.dtype), alpha=weight)
+                log_sigma2.grad = torch.zeros_like(log_sigma2) if log_sigma2.grad is None else log_sigma2.grad
+                log_sigma2.grad.add_(by_variance, alpha=weight)

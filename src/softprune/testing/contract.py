@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,11 +30,11 @@ from softprune.testing.trial import (
     STEPS,
     Case,
     Setting,
-    Snapshot,
     Timetable,
     densities,
     evaluated,
     evaluating,
+    has_interval,
     hastened,
     living,
     quiet,
@@ -95,12 +95,11 @@ def total_is_reached(case: Case) -> None:
 def total_is_kept(case: Case) -> None:
     """What moves masks has the same number after every step; what is solved for, what the schedule allows."""
     if case.method.moves_masks:
-        # The first step may be the one that decides.
-        first, *later = case.frames[1:]
-        wanted: object = _held(case, first)
-        for frame in later:
-            seen = _held(case, frame)
-            require(seen == wanted, f"{wanted} weights after step {frame.step} as after the first", seen)
+        # From the first step on, which may be the one that decides. One number where weights move between tensors.
+        moved = case.method.role == "moved"
+        held: list[object] = [sum(frame.counts.values()) if moved else frame.counts for frame in case.frames[1:]]
+        for step, seen in enumerate(held, 1):
+            require(seen == held[0], f"{held[0]} weights after step {step} as after the first", seen)
         return
     for part in case.finished.sparsifier.goals:
         if any(getattr(m.target.transform, "rise", None) is not None for m in part.tensors):
@@ -109,11 +108,6 @@ def total_is_kept(case: Case) -> None:
             allowed = part.allowed(frame.step / STEPS)
             count = sum(frame.counts[m.target.name] for m in part.tensors)
             require(count == allowed, f"{allowed} weights after step {frame.step}, as {part} asks", count)
-
-
-def _held(case: Case, frame: Snapshot) -> object:
-    """The numbers that must not change: one for all tensors if the method moves weights between them."""
-    return sum(frame.counts.values()) if case.method.role == "moved" else frame.counts
 
 
 def pruned_weights_stay_zero(case: Case) -> None:
@@ -132,10 +126,9 @@ def masks_change_on_time(case: Case) -> None:
     """
     masked = {t.name for t in case.finished.sparsifier.targets if "mask" in t.transform._buffers}
     for before, after in pairwise(case.frames):
-        if _may_change(case, after.step):
-            continue
-        changed = [name for name in sorted(masked) if not before.living[name].equal(after.living[name])]
-        require(not changed, f"the masks of step {before.step} still in step {after.step}", f"others of {changed}")
+        if not _may_change(case, after.step):
+            changed = [name for name in sorted(masked) if not before.living[name].equal(after.living[name])]
+            require(not changed, f"the masks of step {before.step} still in step {after.step}", f"others of {changed}")
 
 
 def _may_change(case: Case, step: int) -> bool:
@@ -143,9 +136,7 @@ def _may_change(case: Case, step: int) -> bool:
         return case.timetable(step, STEPS)
     if not case.method.moves_masks:
         return any(part.due(step, STEPS) for part in case.finished.sparsifier.goals)
-    if any(field.name == "every" for field in fields(case.method)):  # type: ignore[arg-type]
-        return step % EVERY in (0, 1)
-    return step == 1
+    return step % EVERY in (0, 1) if has_interval(case.method) else step == 1
 
 
 def training_resumes(case: Case) -> None:
@@ -232,7 +223,7 @@ def config_round_trips(method: Method) -> None:
 
 @dataclass(frozen=True)
 class Regression:
-    """y = W x without noise: least squares has W as its only minimum."""
+    """y = W x without noise: least squares has W as its only minimum, with entries of size 1 to 2 at random places."""
 
     x: Tensor
     y: Tensor
@@ -240,7 +231,6 @@ class Regression:
 
 
 def problem(seed: int = 0) -> Regression:
-    """Entries of the solution are 1 to 2 in size, at random places and with random signs."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(SAMPLES, INPUTS, generator=generator)
     solution = torch.zeros(OUTPUTS * INPUTS)
@@ -252,7 +242,7 @@ def problem(seed: int = 0) -> Regression:
 
 
 def found(method: Method, seed: int = 0) -> int:
-    """How many weights of the solution a method has kept at the end."""
+    """How many weights of the solution a method keeps."""
     given = problem(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -312,9 +302,7 @@ _ON_CASES: tuple[Callable[[Case], None], ...] = (
 _ON_NETWORKS: tuple[Callable[[Case], None], ...] = (nothing_compiles_again,)
 
 On = TypeVar("On", Method, Case)
-
 FIRST = next(iter(OPTIMIZERS))
-
 CHECKS = tuple(check.__name__ for check in (*_ON_METHODS, *_ON_CASES, *_ON_NETWORKS))
 
 

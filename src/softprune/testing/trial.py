@@ -79,13 +79,7 @@ def _convolutional() -> nn.Module:
     )  # fmt: skip
 
 
-NETWORKS = (
-    Network("mlp", _dense, (12,)),
-    Network("cnn", _convolutional, (3, 6, 6)),
-    Network("cell", Cell, (3, 5)),
-)
-
-
+NETWORKS = (Network("mlp", _dense, (12,)), Network("cnn", _convolutional, (3, 6, 6)), Network("cell", Cell, (3, 5)))
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "SGD": lambda groups: SGD(groups, lr=0.1, momentum=0.9),
     "AdamW": lambda groups: AdamW(groups, lr=0.01),
@@ -105,10 +99,13 @@ class Setting:
         return f"the {self.network.name} with {self.optimizer} and {given}"
 
 
+def has_interval(method: Method) -> bool:
+    return any(field.name == "every" for field in fields(method))  # type: ignore[arg-type]
+
+
 def hastened(method: Method) -> Method:
     """The same method with a short interval between its masks, if it has one."""
-    timed = any(field.name == "every" for field in fields(method))  # type: ignore[arg-type]
-    return replace(method, every=EVERY) if timed else method  # type: ignore[type-var,call-arg]
+    return replace(method, every=EVERY) if has_interval(method) else method  # type: ignore[type-var,call-arg]
 
 
 def densities(model: nn.Module) -> dict[str, float]:
@@ -118,7 +115,7 @@ def densities(model: nn.Module) -> dict[str, float]:
 
 
 def living(target: Target) -> Tensor:
-    """Which weights take part. By the mask where there is one, since a weight that has just joined is still 0."""
+    """The weights in use, as bools: by the mask where there is one, since a weight that has just joined is still 0."""
     mask = target.transform._buffers.get("mask")
     return (target.effective != 0 if mask is None else mask).detach().clone()
 
@@ -143,8 +140,7 @@ class Trial:
         self.dense_output = self.output()
         self.sparsifier = sparsify(self.model, method, **total)
         self.run: Callable[[Tensor], Tensor] = self.model
-        groups = self.sparsifier.param_groups(weight_decay=1e-3)
-        self.optimizer = OPTIMIZERS[setting.optimizer](groups)
+        self.optimizer = OPTIMIZERS[setting.optimizer](self.sparsifier.param_groups(weight_decay=1e-3))
         with quiet():
             self.sparsifier.attach(self.optimizer, total_steps=STEPS, follow=follow)
 
@@ -168,7 +164,6 @@ class Trial:
                 self.sparsifier.after_step()
 
     def output(self) -> Tensor:
-        """What the network says to inputs that it is not trained on."""
         return evaluated(self.model, self.setting.network)
 
     def living(self) -> dict[str, Tensor]:
@@ -214,7 +209,7 @@ Timetable = Callable[[int, int], bool]
 
 
 class UnmetError(AssertionError):
-    """What was expected and what was seen."""
+    """Tells what was expected and what was seen."""
 
 
 def require(holds: object, expected: str, seen: object) -> None:
@@ -268,9 +263,7 @@ class Case:
 
 def unequal(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
     """The names of tensors that are not the same bit for bit."""
-    return sorted(
-        name for name in {*one, *other} if name not in one or name not in other or not same(one[name], other[name])
-    )
+    return sorted(n for n in {*one, *other} if n not in one or n not in other or not same(one[n], other[n]))
 
 
 def same(one: Tensor, other: Tensor) -> bool:
