@@ -216,19 +216,19 @@ def join_group(
             f"{name} is in no optimizer and {kind} is not known to treat each element on its own: put the "
             f'"{group_name}" group of param_groups() into an SGD or AdamW and attach that one too'
         )
-    if decay is None or decay == group["weight_decay"]:
-        _append(group, s, name)
-        return
-    if "initial_lr" in group:
+    as_weight = decay is None or decay == group["weight_decay"]
+    if not as_weight and "initial_lr" in group:
         raise ValueError(
             f"{name} with a decay of {decay:g} needs a group of its own in {kind}, but a learning rate scheduler has "
             "been built on this optimizer and would not drive it: build the scheduler after attach(), or the optimizer "
             "from param_groups()"
         )
     wanted = {**_settings(group), "name": group_name, "weight_decay": decay}
-    own = next((g for g in optimizer.param_groups if _settings(g) == wanted), None)
+    own = group if as_weight else next((g for g in optimizer.param_groups if _settings(g) == wanted), None)
     if own is not None:
-        _append(own, s, name)
+        own["params"].append(s)
+        if "param_names" in own:
+            own["param_names"].append(name)
         return
     # torch wants names in all groups or in none. A tensor (a learning rate) is filled in place by schedulers:
     # two groups must not share one.
@@ -247,12 +247,6 @@ def take_out(thresholds: Iterable[nn.Parameter], optimizers: Sequence[Optimizer]
             place = next(i for i, p in enumerate(found[1]["params"]) if p is s)
             for key in {"params", "param_names"} & found[1].keys():
                 del found[1][key][place]
-
-
-def _append(group: dict[str, Any], s: nn.Parameter, name: str) -> None:
-    group["params"].append(s)
-    if "param_names" in group:
-        group["param_names"].append(name)
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

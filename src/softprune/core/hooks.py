@@ -36,8 +36,8 @@ class ThresholdSnapshot:
             type(s) in PLAIN_TENSORS and s.device == first.device and s.dtype == first.dtype for s in self._owners
         )
         if self._joined:
-            self._values = [torch.cat([_flat(s) for s in self._owners])]
-            self._grads = [torch.cat([_flat(grad) for grad in grads])]
+            self._values = [torch.cat([s.flatten() for s in self._owners])]
+            self._grads = [torch.cat([grad.flatten() for grad in grads])]
         else:
             self._values, self._grads = [s.clone() for s in self._owners], [grad.clone() for grad in grads]
         if loss_scale != 1.0:
@@ -54,10 +54,6 @@ class ThresholdSnapshot:
             sizes = [s.numel() for s in self._owners]
             values, grads = list(values[0].split(sizes)), list(grads[0].split(sizes))
         return {s: (v.view_as(s), g.view_as(s)) for s, v, g in zip(self._owners, values, grads, strict=True)}
-
-
-def _flat(t: Tensor) -> Tensor:
-    return t if t.ndim == 1 else t.flatten()
 
 
 class StepHooks:

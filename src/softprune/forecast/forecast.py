@@ -39,17 +39,37 @@ def _cautions(
 ) -> tuple[str, ...]:
     """The warnings for one forecast path, the most important first."""
     K = sum(motion.gains())
-    still = _stands_still(motion, path, s, decay, K)
-    if still:
+    if still := _stands_still(motion, path, s, decay, K):
         return (still,)
-    found = [
-        _trust_ratio(motion),
-        _coupled_adam(motion, path[0], K),
-        _late(motion, path, s_on, K) if onset_step is None else _early(motion, path, s_on, onset_step, K),
-        _weak(motion, decay * K, onset_step),
-        _hard(motion, decay * K, K),
-    ]
-    return tuple(text for text in found if text)
+    X, steps, found = decay * K, len(motion.lrs), []
+    if any(name in motion.kind.lower() for name in ("lars", "lamb")):
+        found.append(
+            f"{motion.kind} scales the step of s by the ratio of its norm to the norm of its decay: the decay "
+            "cancels and s runs to 0 at once; exclude s from the adaptation, or give it an SGD of its own"
+        )
+    if motion.kind == "adam" and abs(path[0]) > _REACH * K:
+        found.append(
+            f"Adam with coupled decay moves s by about lr per step whatever the decay, {K:.3g} in the whole run; "
+            f"s starts at {path[0]:g}, further than {_REACH:g} of that ({_REACH * K:.3g}); "
+            "start nearer, or give s an SGD or AdamW group"
+        )
+    if onset_step is None:
+        found.append(_late(motion, path, s_on, K))
+    elif onset_step < _AT_ONCE * steps:
+        found.append(_early(motion, path, s_on, onset_step))
+    left = ENOUGH if onset_step is None else X * (1 - motion.shares()[onset_step])
+    if motion.exponential and left < ENOUGH:
+        found.append(
+            f"little sparsity: after the onset a push of only {left:.2f} is left (X = {X:.2f}), {ENOUGH} is "
+            "needed to bring s to where the loss holds it; raise its decay, train longer, or start it nearer to 0"
+        )
+    if motion.exponential and X > HARD and steps < SHORT:
+        found.append(
+            f"X = {X:.1f} is a hard push for {steps:,} steps and may empty whole layers (one small network stood "
+            "16 and collapsed at 30; the paper went to 47, but over 500,500 steps); a decay of s up to "
+            f"{_SOFT / K:.2g} keeps X below {_SOFT:g}; otherwise watch the density of every layer"
+        )
+    return tuple(found)
 
 
 def _stands_still(motion: Motion, path: Sequence[float], s: torch.Tensor, decay: float, K: float) -> str | None:
@@ -75,25 +95,6 @@ def _stands_still(motion: Motion, path: Sequence[float], s: torch.Tensor, decay:
     return None
 
 
-def _trust_ratio(motion: Motion) -> str | None:
-    if not any(name in motion.kind.lower() for name in ("lars", "lamb")):
-        return None
-    return (
-        f"{motion.kind} scales the step of s by the ratio of its norm to the norm of its decay: the decay "
-        "cancels and s runs to 0 at once; exclude s from the adaptation, or give it an SGD of its own"
-    )
-
-
-def _coupled_adam(motion: Motion, s_init: float, K: float) -> str | None:
-    if motion.kind != "adam" or abs(s_init) <= _REACH * K:
-        return None
-    return (
-        f"Adam with coupled decay moves s by about lr per step whatever the decay, {K:.3g} in the whole run; "
-        f"s starts at {s_init:g}, further than {_REACH:g} of that ({_REACH * K:.3g}); "
-        "start nearer, or give s an SGD or AdamW group"
-    )
-
-
 def _late(motion: Motion, path: Sequence[float], s_on: float, K: float) -> str:
     text = f"no sparsity: s goes from {path[0]:g} to {path[-1]:.4g} and never reaches {s_on:g}; "
     if not motion.exponential:
@@ -106,10 +107,7 @@ def _late(motion: Motion, path: Sequence[float], s_on: float, K: float) -> str:
     )
 
 
-def _early(motion: Motion, path: Sequence[float], s_on: float, onset_step: int, K: float) -> str | None:
-    steps = len(motion.lrs)
-    if onset_step >= _AT_ONCE * steps:
-        return None
+def _early(motion: Motion, path: Sequence[float], s_on: float, onset_step: int) -> str:
     text = (
         f"sparsity sets in at step {onset_step:,}, within the first {_AT_ONCE:.0%} of the run: "
         f"s_init {path[0]:g} is too close to {s_on:g}; "
@@ -117,31 +115,8 @@ def _early(motion: Motion, path: Sequence[float], s_on: float, onset_step: int, 
     if not motion.exponential:
         return text + f"start further below {s_on:g}"
     X = sum(gain * decay for gain, decay in zip(motion.gains(), motion.decays, strict=True))
-    share = motion.shares()[round(_TYPICAL_ONSET * steps)]
+    share = motion.shares()[round(_TYPICAL_ONSET * len(motion.lrs))]
     return text + f"start at {s_on * math.exp(X * share):.0f} for an onset at {_TYPICAL_ONSET} of the run"
-
-
-def _weak(motion: Motion, X: float, onset_step: int | None) -> str | None:
-    if onset_step is None or not motion.exponential:
-        return None
-    left = X * (1 - motion.shares()[onset_step])
-    if left >= ENOUGH:
-        return None
-    return (
-        f"little sparsity: after the onset a push of only {left:.2f} is left (X = {X:.2f}), {ENOUGH} is "
-        "needed to bring s to where the loss holds it; raise its decay, train longer, or start it nearer to 0"
-    )
-
-
-def _hard(motion: Motion, X: float, K: float) -> str | None:
-    steps = len(motion.lrs)
-    if not motion.exponential or X <= HARD or steps >= SHORT:
-        return None
-    return (
-        f"X = {X:.1f} is a hard push for {steps:,} steps and may empty whole layers (one small network stood "
-        "16 and collapsed at 30; the paper went to 47, but over 500,500 steps); a decay of s up to "
-        f"{_SOFT / K:.2g} keeps X below {_SOFT:g}; otherwise watch the density of every layer"
-    )
 
 
 # For a sigmoid in float32: exactly dense below -88.7, numerically dense below -20, first weights vanish at
