@@ -3,11 +3,7 @@
 from torch import Tensor, nn
 
 # Outputs and stride of the 13 depthwise-separable blocks.
-_BLOCKS = (
-    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2)),
-    *((512, 1),) * 5,
-    *((1024, 2), (1024, 1)),
-)
+_BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
 
 
 class MobileNetV1(nn.Module):

@@ -104,12 +104,7 @@ class ResNet(nn.Module):
     """
 
     def __init__(
-        self,
-        block: type[_Basic | _Bottleneck],
-        depths: Sequence[int],
-        *,
-        num_classes: int,
-        stem: _Stem,
+        self, block: type[_Basic | _Bottleneck], depths: Sequence[int], *, num_classes: int, stem: _Stem
     ) -> None:
         super().__init__()
         if stem not in ("imagenet", "cifar"):

@@ -1,4 +1,4 @@
-"""Channels of a network: which are removed together, which must stay, and which constants they hold."""
+"""Channels of a network: which go together, which must stay, and which constants they hold."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Channels:
     """Disjoint sets of channels: those that can only go together are joined, those that must stay are pinned."""
 
     def __init__(self) -> None:
-        self._above: list[int] = []
-        self._pins: dict[int, str] = {}
+        self._above: list[int] = []  # the parent of each channel; representatives are their own
+        self._pins: dict[int, str] = {}  # representative -> why it must stay
 
     def fresh(self, count: int) -> list[int]:
-        first = len(self._above)
-        self._above.extend(range(first, first + count))
-        return list(range(first, first + count))
+        made = list(range(len(self), len(self) + count))
+        self._above += made
+        return made
 
     def find(self, channel: int) -> int:
         """The representative of all channels that are joined with this one."""
@@ -51,8 +51,7 @@ class Channels:
         """Representative of each channel that must stay -> why."""
         return {self.find(channel): why for channel, why in self._pins.items()}
 
-    @property
-    def count(self) -> int:
+    def __len__(self) -> int:
         return len(self._above)
 
 
@@ -99,8 +98,7 @@ class Values:
     def listens(self, reader: Reader) -> Tensor:
         """Whether each input of a layer has a weight that is not zero."""
         taps = _taps(self.weight(reader)).abs().amax(2)
-        heard: Tensor = taps.view(reader.groups, -1, taps.shape[1]).amax(1) > 0
-        return heard.flatten()
+        return (taps.view(reader.groups, -1, taps.shape[1]).amax(1) > 0).flatten()
 
     def scale(self, path: str) -> Tensor | None:
         return None if self._model.get_submodule(path).weight is None else self.held(f"{path}.weight")
@@ -155,11 +153,6 @@ class Tape:
         self._steps.append((step, given))
         return len(self._steps) - 1
 
-    def unknown(self, count: int) -> int:
-        """A vector of channels that hold no constant."""
-        nothing = torch.full((count,), torch.nan, dtype=torch.double)
-        return self.note(lambda values: nothing)
-
     def play(self, values: Values) -> list[Tensor]:
         made: list[Tensor] = []
         for step, given in self._steps:
@@ -194,7 +187,8 @@ class Walk:
         fresh = self.channels.fresh(count)
         is_input = isinstance(node, Node) and node.op == "placeholder"
         self.channels.pin(fresh, "an input of the network" if is_input else f"{node} is not followed")
-        return Flow(axis, fresh, self.tape.unknown(count))
+        unknown = torch.full((count,), torch.nan, dtype=torch.double)
+        return Flow(axis, fresh, self.tape.note(lambda _: unknown))
 
     def name(self, node: Any) -> str | None:
         """The parameter or buffer that an argument is."""

@@ -82,8 +82,7 @@ class Gated:
 def gates_on(model: nn.Module, places: Sequence[Gated]) -> Iterator[None]:
     """Add the gates; if the block raises, the model is restored."""
     for place in places:
-        first = place.tensors[0]
-        importance = Importance(*place.shape, like=getattr(*first))
+        importance = Importance(*place.shape, like=getattr(*place.tensors[0]))
         place.layer.add_module(IMPORTANCE, importance)
         for module, tensor in place.tensors:
             register(module, tensor, Gate(importance, place.block))
@@ -126,8 +125,7 @@ def behind_gates(model: nn.Module) -> tuple[Target, ...]:
 def fold_gates(model: nn.Module) -> None:
     """Multiply the importances into the weights and remove the gates."""
     for module, tensor in gated(model):
-        effective = getattr(module, tensor)
-        raw_parameter(module, tensor).copy_(effective)
+        raw_parameter(module, tensor).copy_(getattr(module, tensor))
         unregister(module, tensor)
     for module in model.modules():
         if isinstance(getattr(module, IMPORTANCE, None), Importance):

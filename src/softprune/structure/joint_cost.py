@@ -18,8 +18,7 @@ from softprune.goals.base import Measure
 from softprune.goals.scan import Array
 from softprune.structure.channels import named_tensor
 from softprune.structure.gates import Gated, tensor_name
-from softprune.structure.network import Network, Removal, decide
-from softprune.structure.removal import Foreseen, Ledger
+from softprune.structure.network import Foreseen, Ledger, Network, Removal, decide
 
 
 class JointCost(ABC):
@@ -109,15 +108,8 @@ class StoredUnits(JointCost):
 class FilterCost(JointCost):
     """What a network costs once its dead filters are cut out of it and of all that read them: what `shrink` leaves.
 
-    Whether a constant can go may depend on biases and norms: they are read when this is made, and by `now`.
-
-    Args:
-        network: the channels of the model, followed.
-        ledger: what its layers cost.
-        model: with gates on.
-        gates: those of the filters that are decided on.
-        measure: what is counted.
-        whole: what the network costs as it is.
+    Whether a constant can go may depend on biases and norms: they are read when this is made, and by `now`. ``gates``
+    are on the model already; ``whole`` is what all of it costs as it is.
     """
 
     def __init__(

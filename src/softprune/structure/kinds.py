@@ -23,8 +23,7 @@ from softprune.methods.base import Method
 from softprune.methods.transforms import Target
 from softprune.structure.gates import IMPORTANCE, VECTOR, Gated, Importance, gated, learns_rank, tensor_name
 from softprune.structure.joint_cost import FilterCost, JointCost, StoredUnits, SumOfUnits
-from softprune.structure.network import follow
-from softprune.structure.removal import Ledger
+from softprune.structure.network import Ledger, follow
 from softprune.structure.rules import CONVOLUTIONS
 
 # A tensor's name, its module, its attribute there.
@@ -177,8 +176,7 @@ class BlockKind(UnitKind):
             if rows >= size[0] and cols >= size[1]:
                 shape = (-(-rows // size[0]), -(-cols // size[1]))
                 found.append(Gated(path, module, shape, ((module, "weight"),), size))
-        what = f"a linear layer or convolution of at least {size[0]} outputs and {size[1]} inputs"
-        return _some(found, model, what)
+        return _some(found, model, f"a linear layer or convolution of at least {size[0]} outputs and {size[1]} inputs")
 
     def joint_cost(self, model: nn.Module, goals: Sequence[Goal], gates: Sequence[Gated], example: Any) -> JointCostOf:
         params = sum(p.numel() for p in model.parameters())
@@ -254,9 +252,7 @@ class RankKind(UnitKind):
         return total
 
 
-_KINDS: dict[str, type[UnitKind]] = {
-    "weight": WeightKind, "filter": FilterKind, "block": BlockKind, "rank": RankKind,
-}  # fmt: skip
+_KINDS: dict[str, type[UnitKind]] = {"weight": WeightKind, "filter": FilterKind, "block": BlockKind, "rank": RankKind}
 
 
 def unit_kind(units: Units) -> UnitKind:

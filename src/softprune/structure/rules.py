@@ -92,7 +92,7 @@ def linear(walk: Walk, node: Node) -> Flow | None:
         return None
     outputs, inputs = shape(node.args[1])
     x = walk.read(node.args[0], len(shape(node)) - 1, count=inputs)
-    return _made(walk, path, "linear", x, outputs, bias=node.args[2] if len(node.args) > 2 else None)
+    return _made(walk, path, "linear", x, outputs, bias=(*node.args, None)[2])
 
 
 def norm(walk: Walk, node: Node) -> Flow | None:
@@ -228,7 +228,7 @@ def squeeze(walk: Walk, node: Node) -> Flow | None:
     if after > before:
         place = int(given[0]) % after  # type: ignore[arg-type,call-overload]
         return Flow(x.axis + (place <= x.axis), x.channels, x.constant)
-    places = {int(a) % before for a in given}  # type: ignore[arg-type,call-overload]
+    places = (int(a) % before for a in given)  # type: ignore[arg-type,call-overload]
     gone = {a for a in places if shape(node.args[0])[a] == 1}
     if x.axis in gone:
         return walk.stay(node)
@@ -250,17 +250,16 @@ def pad(walk: Walk, node: Node) -> Flow | None:
     if x is None:
         return None
     widths = [int(w) for w in node.args[1]]  # type: ignore[union-attr,arg-type]
-    mode = node.args[2] if len(node.args) > 2 else "constant"
-    given = node.args[3] if len(node.args) > 3 else None
+    mode, given = [*node.args[2:], None, None][:2]
     value = 0.0 if given is None else float(given)  # type: ignore[arg-type]
     place = 2 * (len(shape(node)) - 1 - x.axis)
     before, behind = (widths[place], widths[place + 1]) if place + 1 < len(widths) else (0, 0)
     others = [w for position, w in enumerate(widths) if position not in (place, place + 1)]
-    if any(others) and mode == "constant":
+    if any(others) and mode in (None, "constant"):
         x = walk.after(x, lambda _, held: torch.where(held == value, held, torch.nan))
     if not before and not behind:
         return x
-    if mode != "constant" or min(before, behind) < 0:
+    if mode not in (None, "constant") or min(before, behind) < 0:
         return walk.stay(node, "channels are padded with others, or cut off")
     ends = [walk.channels.fresh(width) for width in (before, behind)]
     for end in ends:
