@@ -45,7 +45,7 @@ PARALLEL: dict[str, tuple[str, ...]] = {
         *("deploy", "cli.deploy"),
         *("budget", "budget.budget", "cli.budget", "cli.report", "reporting.report"),
         *("forecast", "forecast.forecast", "deploy.engine", "deploy.engine.engine"),
-        *("train.sweep", "train.sweep.sweep", "cli.sweep"),
+        *("train.sweep", "train.sweep.sweep"),
     ),
     "a layer and the arithmetic behind it": ("nn.fastgrnn", "ops.recurrence.fastgrnn"),
     "a network and the data set that it is for": ("nn.digits", "train.data.digits"),

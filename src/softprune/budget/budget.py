@@ -7,7 +7,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -165,16 +165,15 @@ class Budget(Mapping[str, float]):
     @property
     def overall(self) -> float:
         """Sparsity of all tensors together."""
-        return self._sparsity(self._costs().names)
+        return self._sparsity(self._costs())
 
     @property
     def backbone(self) -> float:
         """Sparsity without the classifier (the last tensor)."""
         profile = self._costs()
-        names = tuple(n for n in profile.names if n != profile.head)
-        if not names:
+        if len(profile) == 1:
             raise ValueError(f"{profile.head} is the only tensor: there is no backbone without it")
-        return self._sparsity(names)
+        return self._sparsity(t for t in profile if t.name != profile.head)
 
     @property
     def params(self) -> int:
@@ -271,9 +270,8 @@ class Budget(Mapping[str, float]):
     def __rich__(self) -> Table:
         return budget_sheet(self).rich()
 
-    def _sparsity(self, names: tuple[str, ...]) -> float:
-        profile = self._costs()
-        rows = [t for t in profile if t.name in set(names)]
+    def _sparsity(self, tensors: Iterable[TensorCost]) -> float:
+        rows = list(tensors)
         return math.fsum(self.sparsity(t.name) * t.params for t in rows) / max(1, sum(t.params for t in rows))
 
     def _costs(self) -> Profile:

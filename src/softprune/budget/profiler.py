@@ -73,17 +73,14 @@ def parametrization(module: nn.Module, tensor: str) -> parametrize.Parametrizati
 def named_tensors(model: nn.Module, names: Sequence[str]) -> list[PrunableTensor]:
     """The parameters called ``names``, of any module type, in the given order."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    found, unknown = [], []
+    found = {}
     for name in names:
         path, _, tensor = name.rpartition(".")
-        parameter = _parameter(modules[path], tensor) if path in modules else None
-        if parameter is None:
-            unknown.append(name)
-        else:
-            found.append(_checked(path, modules[path], tensor, parameter))
-    if unknown:
+        if path in modules and (parameter := _parameter(modules[path], tensor)) is not None:
+            found[name] = _checked(path, modules[path], tensor, parameter)
+    if unknown := [name for name in names if name not in found]:
         raise ValueError(f"the model has no parameter {', '.join(unknown)}; names are attribute paths like 'fc.weight'")
-    return found
+    return [found[name] for name in names]
 
 
 def weight_names(module: nn.Module) -> Sequence[str]:
@@ -234,7 +231,9 @@ class MacCounter(TorchDispatchMode):
             self._book(operator, args, _MORE_MACS[operator](*args, **kwargs))
 
     def _book(self, operator: Any, args: Sequence[Any], macs: int) -> None:
-        name = next((name for x in _operands(operator, args) if (name := self._owner(x))), None)
+        # The likeliest weight first: it stands last in x @ w, also where x is learnt.
+        factors = args[:2] if operator in _CONVOLUTIONS else args[1:] if operator in _ADDING else args
+        name = next((name for x in reversed(factors) if (name := self._owner(x))), None)
         if name is None:
             self.other_macs += macs
         else:
@@ -247,13 +246,6 @@ class MacCounter(TorchDispatchMode):
         spans = self._owners.get(StorageWeakRef(leaf.untyped_storage()), ())
         at = leaf.storage_offset() * leaf.element_size()
         return next((name for start, end, name in spans if start <= at < end), None)
-
-
-def _operands(operator: Any, args: Sequence[Any]) -> Iterator[Any]:
-    """The factors of a product, the likeliest weight first: it stands last in x @ w, also where x is learnt."""
-    if operator in _CONVOLUTIONS:
-        return iter((args[1], args[0]))
-    return reversed(args[1:] if operator in _ADDING else args)
 
 
 def _is_global_pool(x: Tensor, dim: Any = None, *_: Any, **__: Any) -> bool:
@@ -300,25 +292,20 @@ def profile(model: nn.Module, example: Any, *, tensors: Sequence[str] | None = N
         _watch_parametrizations(model, names, counter, hooks)
         with counter:
             run(model, example)
-    used, macs = _in_order_of_use(first, list(counter.macs)), counter.macs
+    # Modules as they were first used, unused ones last; within a module as listed, because which of an LSTM cell's two
+    # products comes first differs between devices.
+    macs, touched = counter.macs, {name: at for at, name in enumerate(counter.macs)}
+    use: dict[nn.Module, int] = {}
+    for entry in first:
+        at = touched.get(entry.name, len(touched))
+        use[entry.module] = min(at, use.get(entry.module, at))
+    used = sorted(first, key=lambda entry: use[entry.module])
     costs = tuple(TensorCost(t.name, tuple(t.parameter.shape), macs.get(t.name, 0)) for t in used)
     # A parametrization's own parameters, such as thresholds, are not part of the network.
     lists = (m for m in model.modules() if isinstance(m, parametrize.ParametrizationList))
     own = {p for entry in lists for transform in entry for p in transform.parameters()}
     other_params = sum(p.numel() for p in model.parameters() if p not in rows and p not in own)
     return Profile(costs, counter.other_macs, counter.pool_macs, other_params)
-
-
-def _in_order_of_use(entries: Sequence[PrunableTensor], touched: Sequence[str]) -> list[PrunableTensor]:
-    """Modules as they were first used, unused ones last; within a module as listed.
-
-    Which of an LSTM cell's two products comes first differs between devices and must not decide.
-    """
-    first: dict[nn.Module, int] = {}
-    for entry in entries:
-        at = touched.index(entry.name) if entry.name in touched else len(touched)
-        first[entry.module] = min(at, first.get(entry.module, at))
-    return sorted(entries, key=lambda entry: first[entry.module])
 
 
 def run(model: nn.Module, example: Any) -> None:

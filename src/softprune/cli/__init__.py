@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from softprune.cli import budget, deploy, report, sweep, training
+from softprune.cli import budget, deploy, report, training
 from softprune.cli.terminal import console, errors
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app.add_typer(training.config_app, name="config")
 for command in (
     training.demo,
     training.train,
-    sweep.sweep,
+    training.sweep,
     report.watch,
     report.report,
     report.compare,
