@@ -34,8 +34,6 @@ from softprune.train.schedule import schedule_function, stretch
 
 @dataclass(frozen=True)
 class Assembly:
-    """The parts of a run."""
-
     config: RunConfig  # with its length worked in, see `stretch`
     processes: Processes  # where and among how many this one runs
     model: nn.Module  # the network itself; its names are those in budgets and checkpoints

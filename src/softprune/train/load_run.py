@@ -61,7 +61,7 @@ def bake_run(folder: Path, out: Path, *, best: bool = False, trust: bool = False
 
 
 def network_of(folder: Path, *, trust: bool = False) -> tuple[nn.Module, Tensor]:
-    """The network of a run as it was built, without what it has learnt, and one input."""
+    """The network of a run as it was built, before training, and one input."""
     config = _config(folder, trust=trust)
     return build(config.model.name, config.model.args), torch.zeros(open_source(config).example_shape)
 

@@ -17,8 +17,6 @@ Ending = Literal["finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class Beginning:
-    """A run as it begins, or goes on."""
-
     folder: Path  # of the run; an observer may keep a file of its own there
     config: RunConfig
     step: int  # steps that are done: 0, or where the run is continued; what was seen after it will come again
@@ -28,8 +26,6 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands; shown after each step."""
-
     step: int
     total_steps: int
     epoch: int

@@ -25,8 +25,6 @@ from softprune.train.trainer import Position, Trainer
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
-
     folder: Path  # of the run
     finished: bool  # False if a signal stopped it; then it can be continued
     first: bool  # whether this is the process that writes and prints

@@ -147,7 +147,6 @@ class RunFolder:
 
     @staticmethod
     def refuse_taken(path: Path) -> None:
-        """Refuse a folder that already holds a run, or what is left of one."""
         if (path / records.CONFIG).exists():
             raise ValueError(
                 f"{path} already holds a run: continue it with --resume {path}, or choose another folder with --out"

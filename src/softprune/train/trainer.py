@@ -29,8 +29,6 @@ from softprune.train.run_folder import RunFolder
 
 @dataclass(frozen=True)
 class Score:
-    """Of a model, on the test data."""
-
     accuracy: float
     loss: float
     samples: int

@@ -176,8 +176,6 @@ def _wait_until_ready(sweep: Sweep, storage: RDBStorage, *, patience: float) -> 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What became of a trial so far."""
-
     number: int  # also names its folder
     state: State
     params: dict[str, Any]  # the values it has; empty until they are chosen
@@ -189,8 +187,6 @@ class TrialResult:
 
 @dataclass(frozen=True)
 class Results:
-    """All trials of a sweep at one moment."""
-
     sweep: Sweep
     trials: tuple[TrialResult, ...]  # by number
 

@@ -44,8 +44,6 @@ _STATES: dict[TrialState, State] = {
 
 @dataclass(frozen=True)
 class Slot:
-    """A trial of the sweep."""
-
     number: int  # from 0; names the run folder
     attempts: tuple[FrozenTrial, ...]  # the study's trials for it, oldest first
     retries: int  # how many deaths of its worker it may survive
@@ -190,9 +188,7 @@ def _begin_writing(connection: Connection) -> None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A trial that this worker has to run."""
-
-    slot: Slot
+    slot: Slot  # that this worker has to run
     trial: optuna.Trial  # the attempt, in the study
     id: int  # of the attempt, in the storage
 

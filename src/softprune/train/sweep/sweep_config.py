@@ -204,7 +204,7 @@ class Space:
         return self.chosen(stored)
 
     def fixed(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """A point of the grid in the form that `suggest` finds again."""
+        """A point of the grid, as `suggest` finds it again."""
         return {key: value if isinstance(self.dimensions[key], Range) else label(value) for key, value in point.items()}
 
     def chosen(self, stored: Mapping[str, Any]) -> dict[str, Any]:
