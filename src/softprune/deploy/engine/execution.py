@@ -25,11 +25,6 @@ DENSE_FROM = 0.4
 NONZERO = np.dtype([("offset", "<i4"), ("value", "<f4")])
 
 
-def bounds_of(op: Op) -> tuple[float, float]:
-    """What the sums of a layer are cut to while they are stored; nothing if its activation is another step."""
-    return BOUNDS.get(op.fields.get("activation"), BOUNDS[None])
-
-
 @dataclass(frozen=True, order=True)
 class KernelChoice:
     """A way to compute a layer."""

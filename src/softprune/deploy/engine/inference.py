@@ -125,8 +125,7 @@ class Engine:
             TypeError: if an input is not float32, or not an array or tensor in the memory of the CPU.
             ValueError: if the number or a shape of the inputs is wrong.
         """
-        arrays = self._checked(inputs)
-        outputs = self._run(arrays)
+        outputs = self._run(self._checked(inputs))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def plan(self, batch: int) -> Executable:
@@ -233,10 +232,9 @@ def _array(name: str, shape: tuple[int | None, ...], value: Any) -> Array:
             raise TypeError(
                 f"input {name!r} must be float32 in the memory of the CPU, got {kind}{where}: convert it first"
             ) from error
-    wanted = ", ".join("batch" if n is None else str(n) for n in shape)
     if value.dtype != np.float32:
         raise TypeError(f"input {name!r} must be float32, got {value.dtype}: convert it first")
-    fits = value.ndim == len(shape) and all(n is None or n == m for n, m in zip(shape, value.shape, strict=True))
-    if not fits:
+    if value.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, value.shape, strict=True)):
+        wanted = ", ".join("batch" if n is None else str(n) for n in shape)
         raise ValueError(f"input {name!r} must have shape ({wanted}), got {value.shape}")
     return np.ascontiguousarray(value)

@@ -163,6 +163,23 @@ Record = type[c.Structure]
 # In the order of the enumeration Kind.
 KINDS: tuple[Record, ...] = (Sparse, Dense, Maps, Pool, Reduce, Matmul, Linear, Resize, Depthwise, Clear, Wavefront)
 ABI = 4
+# Results and arguments of the functions, whose names begin with spx_.
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "abi": (Int, []),
+    "level": (c.c_char_p, []),
+    "facts": (None, [Pointer]),
+    "record_size": (Long, [Int]),
+    "team_new": (Pointer, [Int]),
+    "team_free": (None, [Pointer]),
+    "plan_new": (Pointer, [Pointer]),
+    "plan_free": (None, [Pointer]),
+    "plan_set": (Long, [Pointer, Long, Int, Pointer, Long]),
+    "plan_run": (None, [Pointer, Pointer]),
+    "plan_time": (None, [Pointer, Pointer, Long, Pointer]),
+    "alloc": (Pointer, [Long]),
+    "free": (None, [Pointer]),
+    "rate": (c.c_double, [Pointer, Long, Long]),
+}
 
 
 @dataclass(frozen=True)
@@ -185,7 +202,9 @@ class Facts:
 class KernelLibrary:
     def __init__(self, path: Path) -> None:
         self._functions: Any = c.CDLL(str(path))
-        _declare(self._functions)
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(self._functions, f"spx_{name}")
+            function.restype, function.argtypes = result, arguments
         if self._functions.spx_abi() != ABI:
             raise OSError(f"{path} has version {self._functions.spx_abi()} of the kernels, this package needs {ABI}")
         for kind, record in enumerate(KINDS):
@@ -217,28 +236,6 @@ class _Memory:
 
     def __del__(self) -> None:
         self._functions.spx_free(self._address)
-
-
-def _declare(functions: Any) -> None:
-    types: dict[str, tuple[Any, list[Any]]] = {
-        "abi": (Int, []),
-        "level": (c.c_char_p, []),
-        "facts": (None, [Pointer]),
-        "record_size": (Long, [Int]),
-        "team_new": (Pointer, [Int]),
-        "team_free": (None, [Pointer]),
-        "plan_new": (Pointer, [Pointer]),
-        "plan_free": (None, [Pointer]),
-        "plan_set": (Long, [Pointer, Long, Int, Pointer, Long]),
-        "plan_run": (None, [Pointer, Pointer]),
-        "plan_time": (None, [Pointer, Pointer, Long, Pointer]),
-        "alloc": (Pointer, [Long]),
-        "free": (None, [Pointer]),
-        "rate": (c.c_double, [Pointer, Long, Long]),
-    }
-    for name, (result, arguments) in types.items():
-        function = getattr(functions, f"spx_{name}")
-        function.restype, function.argtypes = result, arguments
 
 
 @cache

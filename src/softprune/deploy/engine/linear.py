@@ -105,72 +105,63 @@ class LinearKernel(Kernel):
 MANY_ROWS = 8
 
 
-@dataclass(frozen=True)
-class LinearLayer:
-    """A linear layer to append: its rows of inputs, weight (outputs, inputs), residual, and the shape of its output."""
+def add_linear(b: Builder, op: Op, source: Array, weight: Weight, added: Array | None, shape: Shape) -> Array:
+    """Append a linear layer of rows of inputs, with a weight (outputs, inputs) and a residual; its output."""
+    if 0 in shape:
+        return b.arena.contiguous(shape)
+    add = _add_as_pixels if math.prod(shape[:-1]) >= MANY_ROWS else _add_by_rows
+    return add(b, op, source, weight, added, shape)
 
-    op: Op
-    source: Array
-    weight: Weight
-    added: Array | None
-    shape: Shape
 
-    def add(self, b: Builder) -> Array:
-        if 0 in self.shape:
-            return b.arena.contiguous(self.shape)
-        return self._as_pixels(b) if math.prod(self.shape[:-1]) >= MANY_ROWS else self._by_rows(b)
+def _add_by_rows(b: Builder, op: Op, source: Array, weight: Weight, added: Array | None, shape: Shape) -> Array:
+    matrix = merged_rows(b, op.path, source, contiguous=True)
+    out = b.arena.contiguous(shape)
+    flat = out.reshape(-1, shape[-1])
+    added = None if added is None else merged_rows(b, op.path, added, contiguous=True)
+    residual = None if added is None else (added, b.arena.base(added))
+    ends = (matrix, b.arena.base(matrix)), (flat, b.arena.base(flat))
+    add_layer(b, op, LinearKernel(*b.parts(op, weight, shape[-1]), *ends, residual), out, "linear")
+    return out
 
-    def _by_rows(self, b: Builder) -> Array:
-        op = self.op
-        matrix = merged_rows(b, op.path, self.source, contiguous=True)
-        out = b.arena.contiguous(self.shape)
-        added = None if self.added is None else merged_rows(b, op.path, self.added, contiguous=True)
-        flat = out.reshape(-1, self.shape[-1])
-        residual = None if added is None else (added, b.arena.base(added))
-        ends = (matrix, b.arena.base(matrix)), (flat, b.arena.base(flat))
-        kernel = LinearKernel(*b.parts(op, self.weight, self.shape[-1]), *ends, residual)
-        add_layer(b, op, kernel, out, "linear")
-        return out
 
-    def _as_pixels(self, b: Builder) -> Array:
-        """Many rows are the pixels of a 1 x 1 convolution, whose output stays transposed."""
-        op, (outputs, inputs) = self.op, self.weight.shape
-        source = merged_rows(b, op.path, self.source)
-        rows = len(source)
-        geometry = Geometry((1, rows), (1, rows), (1, 1), (1, 1), (0, 0), (1, 1))
-        grid, out_grid = (Grid(1, channels, 1, 1, rows, Halo()) for channels in (inputs, outputs))
-        buffer = b.temporary_grid(grid)
-        copy(b, op.path, grid.view(buffer)[0, :, 0, :].T, source, "transpose")
-        out = out_grid.view(b.arena.grid(out_grid))
-        # Rows of the output seen as all axes of its shape but the last.
-        leading = [4 * math.prod(self.shape[axis + 1 : -1]) for axis in range(len(self.shape) - 1)]
-        strides = (*leading, out.strides[1])
-        target = np.ndarray(self.shape, np.float32, b.arena.owner(out), 4 * out_grid.margin, strides)
-        activation = op.fields.get("activation")
-        plain = self.added is None and activation in BOUNDS
-        facts, weight, bias, bounds = b.parts(op, self.weight.reshaped((outputs, inputs, 1, 1)), outputs)
-        layout = (b.threads, geometry, grid, buffer[grid.margin :], out)
-        kernel = ConvKernel(facts, weight, bias, bounds if plain else BOUNDS[None], *layout, None, 1, b.arena)
-        b.program.add_kernel(op.path, op.kind, kernel)
-        if not plain:
-            args = [target] if self.added is None else [target, self.added]
-            kind = COPY if self.added is None else ADD
-            add_maps(b, op.path, "finish", [map_record(b, kind, target, args, activation=activation)])
-        return target
+def _add_as_pixels(b: Builder, op: Op, source: Array, weight: Weight, added: Array | None, shape: Shape) -> Array:
+    """Many rows are the pixels of a 1 x 1 convolution, whose output stays transposed."""
+    outputs, inputs = weight.shape
+    source = merged_rows(b, op.path, source)
+    rows = len(source)
+    geometry = Geometry((1, rows), (1, rows), (1, 1), (1, 1), (0, 0), (1, 1))
+    grid, out_grid = (Grid(1, channels, 1, 1, rows, Halo()) for channels in (inputs, outputs))
+    buffer = b.temporary_grid(grid)
+    copy(b, op.path, grid.view(buffer)[0, :, 0, :].T, source, "transpose")
+    out = out_grid.view(b.arena.grid(out_grid))
+    # Rows of the output seen as all axes of its shape but the last.
+    leading = [4 * math.prod(shape[axis + 1 : -1]) for axis in range(len(shape) - 1)]
+    strides = (*leading, out.strides[1])
+    target = np.ndarray(shape, np.float32, b.arena.owner(out), 4 * out_grid.margin, strides)
+    activation = op.fields.get("activation")
+    plain = added is None and activation in BOUNDS
+    facts, kernel_weight, bias, bounds = b.parts(op, weight.reshaped((outputs, inputs, 1, 1)), outputs)
+    layout = (b.threads, geometry, grid, buffer[grid.margin :], out)
+    kernel = ConvKernel(facts, kernel_weight, bias, bounds if plain else BOUNDS[None], *layout, None, 1, b.arena)
+    b.program.add_kernel(op.path, op.kind, kernel)
+    if not plain:
+        args = [target] if added is None else [target, added]
+        kind = COPY if added is None else ADD
+        add_maps(b, op.path, "finish", [map_record(b, kind, target, args, activation=activation)])
+    return target
 
 
 def lower_linear(b: Builder, op: Op) -> None:
-    weight = b.weights[op.fields["weight"]]
-    layer = LinearLayer(op, b.arrays[op.inputs[0]], weight, b.residual(op), b.shapes[op.output])
-    b.arrays[op.output] = layer.add(b)
+    weight, source = b.weights[op.fields["weight"]], b.arrays[op.inputs[0]]
+    b.arrays[op.output] = add_linear(b, op, source, weight, b.residual(op), b.shapes[op.output])
 
 
 def lower_pixel(b: Builder, op: Op) -> None:
     """A convolution of images of one pixel: a linear layer."""
     weight, added = b.weights[op.fields["weight"]], b.residual(op)
     source, flat = b.arrays[op.inputs[0]][:, :, 0, 0], weight.reshaped(weight.shape[:2])
-    layer = LinearLayer(op, source, flat, None if added is None else added[:, :, 0, 0], b.shapes[op.output][:2])
-    b.arrays[op.output] = layer.add(b)[:, :, None, None]
+    added = None if added is None else added[:, :, 0, 0]
+    b.arrays[op.output] = add_linear(b, op, source, flat, added, b.shapes[op.output][:2])[:, :, None, None]
 
 
 def add_matmul(b: Builder, path: str, out: Array, left: Array, right: Array, scale: float = 1.0) -> None:
@@ -190,8 +181,7 @@ def add_matmul(b: Builder, path: str, out: Array, left: Array, right: Array, sca
     for field, array in (("out_batch", out), ("a_batch", left), ("b_batch", right)):
         getattr(record, field)[:] = [0] * pad + [s // 4 for s in array.strides[:-2]]
     if out.size:
-        cost = out.size * k
-        b.program.add(path, "matmul", record, [scratch], cost=cost)
+        b.program.add(path, "matmul", record, [scratch], cost=out.size * k)
 
 
 def lower_matmul(b: Builder, op: Op) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from softprune.deploy.engine.execution import Program, bounds_of
+from softprune.deploy.engine.execution import BOUNDS, Program
 from softprune.deploy.engine.grid import Geometry, Grid, Halo, strided
 from softprune.deploy.engine.library import Base, Facts, KernelLibrary
 from softprune.deploy.format.graph import Array, Graph, Op, Weight
@@ -170,10 +170,9 @@ class Builder:
         shape = self.shapes[name]
         if len(shape) != 4 or 0 in shape or shape[2] * shape[3] == 1:
             self.arrays[name] = self.arena.contiguous(shape)
-            return self.arrays[name]
-        grid = Grid(shape[0], shape[1], 1, shape[2], shape[3], self.halos.get(name, Halo()))
-        self.arrays[name] = grid.view(self.arena.grid(grid))
-        self.grids[name] = grid
+        else:
+            self.grids[name] = grid = Grid(*shape[:2], 1, *shape[2:], self.halos.get(name, Halo()))
+            self.arrays[name] = grid.view(self.arena.grid(grid))
         return self.arrays[name]
 
     def temporary(self, shape: Shape) -> Array:
@@ -205,7 +204,9 @@ class Builder:
 
     def parts(self, op: Op, weight: Weight, outputs: int) -> tuple[Facts, Weight, Array, tuple[float, float]]:
         """What the kernels of all layers have: instruction set, weight, bias, and what the result is cut to."""
-        return self.library.facts, weight, self.vector(op.fields.get("bias"), outputs), bounds_of(op)
+        # Nothing is cut if the activation is another step.
+        bounds = BOUNDS.get(op.fields.get("activation"), BOUNDS[None])
+        return self.library.facts, weight, self.vector(op.fields.get("bias"), outputs), bounds
 
 
 @dataclass(frozen=True)

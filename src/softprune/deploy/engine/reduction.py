@@ -66,8 +66,7 @@ def lower_softmax(b: Builder, op: Op) -> None:
 
 def lower_layer_norm(b: Builder, op: Op) -> None:
     source = b.arrays[op.inputs[0]]
-    out = b.arena.contiguous(b.shapes[op.output])
-    b.arrays[op.output] = out
+    out = b.arrays[op.output] = b.arena.contiguous(b.shapes[op.output])
     if not out.size:
         return
     count = len(op.fields["axes"])
@@ -75,8 +74,7 @@ def lower_layer_norm(b: Builder, op: Op) -> None:
     shape = (*source.shape[: source.ndim - count], inner)
     if not source[0:1].flags.c_contiguous or not source.flags.c_contiguous:
         source = copied(b, op.path, source)
-    target = out.reshape(shape)
-    record = _record(b, LAYER_NORM, target, source.reshape(shape), [len(shape) - 1])
+    record = _record(b, LAYER_NORM, out.reshape(shape), source.reshape(shape), [len(shape) - 1])
     record.epsilon = op.fields["eps"]
     keep = []
     for field in ("weight", "bias"):
@@ -91,10 +89,8 @@ MAX, AVERAGE, ADAPTIVE = range(3)
 
 
 def lower_pool(b: Builder, op: Op) -> None:
-    fields = op.fields
-    dilation = fields.get("dilation", (1, 1))
-    kind = MAX if op.kind == "max_pool2d" else AVERAGE
-    sizes = (*fields["kernel"], *fields["stride"], *fields["padding"], *dilation)
+    fields, kind = op.fields, MAX if op.kind == "max_pool2d" else AVERAGE
+    sizes = (*fields["kernel"], *fields["stride"], *fields["padding"], *fields.get("dilation", (1, 1)))
     _add_pool(b, op, kind, sizes, include_pad=bool(fields.get("count_include_pad")))
 
 
@@ -125,12 +121,8 @@ def lower_resize(b: Builder, op: Op) -> None:
     source, out = b.arrays[op.inputs[0]], b.new(op.output)
     if not out.size:
         return
-    indices, shares = [], []
-    for axis in (0, 1):
-        low, high, share = interpolation(op.fields, axis, source.shape[axis + 2], out.shape[axis + 2])
-        indices += [low.astype(np.int32), high.astype(np.int32)]
-        shares.append(share)
-    tables = [*indices, *shares]
+    (y0, y1, wy), (x0, x1, wx) = (interpolation(op.fields, a, source.shape[a + 2], out.shape[a + 2]) for a in (0, 1))
+    tables = [*(index.astype(np.int32) for index in (y0, y1, x0, x1)), wy, wx]
     pointers = [table.ctypes.data for table in tables]
     record = Resize(b.arena.base(out), b.arena.base(source), _strides(out), _strides(source), *pointers, *out.shape)
     b.program.add(op.path, "resize", record, tables)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from softprune.core.parametrization import inside_compiled, managed_tensors
@@ -55,11 +54,7 @@ def plain_module(module: nn.Module) -> nn.Module:
 
 def to_graph(module: nn.Module, example: Example) -> Graph:
     """The module in the operations of the format, norms folded and activations fused; errors as `export`."""
-    return _graph(exported(plain_module(module), example))
-
-
-def _graph(program: ExportedProgram) -> Graph:
-    return simplify(translate(program, RULES))
+    return simplify(translate(exported(plain_module(module), example), RULES))
 
 
 def write_spx(graph: Graph, path: Path) -> None:
@@ -169,6 +164,6 @@ def accelerate(module: nn.Module, example: Example, *, threads: int | None = Non
     program = exported(plain_module(module), example)
     with TemporaryDirectory(prefix="softprune-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.spx"
-        write_spx(_graph(program), path)
+        write_spx(simplify(translate(program, RULES)), path)
         # The engine maps the file; a mapped file may lose its name.
         return Accelerated(load(path, threads=threads, tune=tune), program.call_spec.out_spec)

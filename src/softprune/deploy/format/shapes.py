@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,8 @@ class Scope:
         if not fits:
             raise ValueError(f"{self.op}: {why}")
 
-    def pair(self, field: str) -> tuple[int, int]:
-        first, second = self.op.fields[field]
-        return first, second
+    def pairs(self, *fields: str) -> Iterator[Sequence[int]]:
+        return (self.op.fields[field] for field in fields)
 
     def image(self) -> Shape:
         self.need(len(self.inputs[0]) == 4, f"needs 4 axes, the input has shape {self.inputs[0]}")
@@ -85,9 +84,8 @@ def conv(scope: Scope) -> Shape:
     fits = fits and weight[2] * weight[3] <= MAX_TAPS
     scope.need(fits, f"weight of shape {weight} with {groups} groups does not fit {c} channels")
     sizes = []
-    for size, k, s, p, d in zip(
-        (h, w), weight[2:], scope.pair("stride"), scope.pair("padding"), scope.pair("dilation"), strict=True
-    ):
+    fields = scope.pairs("stride", "padding", "dilation")
+    for size, k, s, p, d in zip((h, w), weight[2:], *fields, strict=True):
         count = windows(size, k, stride=s, padding=p, dilation=d)
         scope.need(count > 0 and size > 0, f"kernel {weight[2:]} is larger than the padded input of {(h, w)}")
         sizes.append(count)
@@ -100,7 +98,7 @@ def conv_transpose(scope: Scope) -> Shape:
     fits = len(weight) == 4 and min(weight) > 0 and weight[0] == c and c % groups == 0
     scope.need(fits and weight[2] * weight[3] <= MAX_TAPS, f"weight of shape {weight} does not fit {c} channels")
     scope.need(h > 0 and w > 0, f"the input of shape {scope.inputs[0]} is empty")
-    fields = (scope.pair(f) for f in ("stride", "padding", "dilation", "output_padding"))
+    fields = scope.pairs("stride", "padding", "dilation", "output_padding")
     sizes = []
     for size, k, s, p, d, more in zip((h, w), weight[2:], *fields, strict=True):
         scope.need(more < max(s, d), f"output_padding {more} must be below stride {s} or dilation {d}")
@@ -118,10 +116,8 @@ def linear(scope: Scope) -> Shape:
 
 def pool(scope: Scope) -> Shape:
     n, c, h, w = scope.image()
-    dilation = scope.pair("dilation") if "dilation" in scope.op.fields else (1, 1)
-    ceil_mode, sizes = scope.op.fields["ceil_mode"], []
-    fields = (scope.pair("kernel"), scope.pair("stride"), scope.pair("padding"), dilation)
-    for size, k, s, p, d in zip((h, w), *fields, strict=True):
+    dilation, ceil_mode, sizes = scope.op.fields.get("dilation", (1, 1)), scope.op.fields["ceil_mode"], []
+    for size, k, s, p, d in zip((h, w), *scope.pairs("kernel", "stride", "padding"), dilation, strict=True):
         span = size + 2 * p - d * (k - 1) - 1
         # With ceil_mode a window may stick out, also the only one.
         fits = span > (-s if ceil_mode else -1) and size > 0 and 2 * p <= k <= MAX_TAPS
@@ -133,7 +129,7 @@ def pool(scope: Scope) -> Shape:
 def adaptive(scope: Scope) -> Shape:
     n, c, h, w = scope.image()
     scope.need(h > 0 and w > 0, "the input is empty")
-    return (n, c, *scope.pair("size"))
+    return (n, c, *scope.op.fields["size"])
 
 
 def mean(scope: Scope) -> Shape:

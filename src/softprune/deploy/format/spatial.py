@@ -59,12 +59,8 @@ def conv_transpose2d(call: OpCall) -> Array:
     stride, (ph, pw), dilation = call.pair("stride"), call.pair("padding"), call.pair("dilation")
     batch, channels, height, width = x.shape
     _, per_group, kh, kw = weight.shape
-    full = [
-        s * (n - 1) + d * (k - 1) + 1 + more
-        for n, k, s, d, more in zip(
-            (height, width), (kh, kw), stride, dilation, call.pair("output_padding"), strict=True
-        )
-    ]
+    axes = zip((height, width), (kh, kw), stride, dilation, call.pair("output_padding"), strict=True)
+    full = [s * (n - 1) + d * (k - 1) + 1 + more for n, k, s, d, more in axes]
     out = np.zeros((batch, groups * per_group, *full), np.float32)
     # (groups, outputs, inputs, kh, kw): the matrix that leads from a pixel's channels to the outputs
     grouped = weight.reshape(groups, channels // groups, per_group, kh, kw).transpose(0, 2, 1, 3, 4)
@@ -80,17 +76,10 @@ class _Windows:
         self.image = call.inputs[0]
         self.kernel, self.stride, self.padding = (call.pair(field) for field in ("kernel", "stride", "padding"))
         self.dilation = call.pair("dilation") if "dilation" in call.op else (1, 1)
-        self.size = self._along(0, call), self._along(1, call)
-
-    def _along(self, axis: int, call: OpCall) -> int:
-        return windows(
-            self.image.shape[axis + 2],
-            self.kernel[axis],
-            stride=self.stride[axis],
-            padding=self.padding[axis],
-            dilation=self.dilation[axis],
-            ceil_mode=bool(call.op["ceil_mode"]),
-        )
+        axes = zip(self.image.shape[2:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        ceil_mode = bool(call.op["ceil_mode"])
+        rows, columns = (windows(n, k, stride=s, padding=p, dilation=d, ceil_mode=ceil_mode) for n, k, s, p, d in axes)
+        self.size = rows, columns
 
     def padded(self, x: Array, fill: float) -> Array:
         """The image with its padding, and behind it as much more as windows of ceil_mode reach over."""

@@ -68,9 +68,8 @@ def read_spx(path: str | Path) -> Model:
 
 def read_graph(document: Any) -> Graph:
     """Check a graph as a file has it; a ValueError names what is not in the format."""
-    if not isinstance(document, dict) or not all(
-        isinstance(document.get(k), list) for k in ("inputs", "outputs", "ops")
-    ):
+    parts = ("inputs", "outputs", "ops")
+    if not isinstance(document, dict) or not all(isinstance(document.get(part), list) for part in parts):
         raise ValueError("the graph must have lists of inputs, outputs and ops")
     if not isinstance(document.get("weights"), dict):
         raise ValueError("the graph must have an object of weights")

@@ -199,11 +199,8 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], metadata: Map
     offset = 0
     for name, tensor in ordered:
         end = offset + tensor.nbytes
-        header[name] = {
-            "dtype": _DTYPE_NAMES[str(tensor.dtype)],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
-        }
+        dtype, shape = _DTYPE_NAMES[str(tensor.dtype)], list(tensor.shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(len(text) + 8) % _ALIGNMENT)

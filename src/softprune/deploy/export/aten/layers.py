@@ -255,10 +255,6 @@ def _resize(builder: GraphBuilder, x: Node, scale: Sequence[float] | None, mode:
     return builder.emit("resize", [x], **fields, mode=mode, align_corners=align_corners)
 
 
-def _nearest(builder: GraphBuilder, x: Node, size: Any, scale: Sequence[float] | None = None) -> str:
-    return _resize(builder, x, scale, "nearest", align_corners=False)
-
-
 def _bilinear(
     builder: GraphBuilder, x: Node, size: Any, align_corners: bool, scale: Sequence[float] | None = None
 ) -> str:
@@ -336,7 +332,10 @@ RULES: Rules = {
     **aten(_avg_pool, "avg_pool1d", "avg_pool2d"),
     **aten(_adaptive_avg_pool, "adaptive_avg_pool1d", "adaptive_avg_pool2d"),
     **aten(_adaptive_max_pool2d, "adaptive_max_pool2d"),
-    **aten(_nearest, "upsample_nearest2d.vec"),
+    **aten(
+        lambda builder, x, size, scale=None: _resize(builder, x, scale, "nearest", align_corners=False),
+        "upsample_nearest2d.vec",
+    ),
     **aten(_bilinear, "upsample_bilinear2d.vec"),
     **aten(_matmul, "matmul", "mm", "bmm"),
     **aten(_addmm, "addmm", "baddbmm"),

@@ -25,10 +25,6 @@ class Matrix:
     up: Floats
     down: Floats | None = None
 
-    @property
-    def stored(self) -> int:
-        return self.up.size + (0 if self.down is None else self.down.size)
-
 
 @dataclass(frozen=True)
 class FloatNetwork:
