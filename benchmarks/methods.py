@@ -119,10 +119,9 @@ class Learner:
     def __init__(self, method: str, level: float) -> None:
         import torch
 
-        from softprune.train.assembly import assemble
+        from softprune.train.assembly import Processes, assemble
         from softprune.train.config import RunConfig
         from softprune.train.data import LoaderSource
-        from softprune.train.processes import Processes
 
         changes = [text.format(level=level) for text in METHODS[method]]
         config = RunConfig.load(RECIPE, [*NETWORKS["cnn"], *COMMON, "epochs=1", "evaluate_every=1", *changes])

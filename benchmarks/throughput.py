@@ -43,14 +43,13 @@ from torch import Tensor
 import softprune
 from softprune.budget.budget import to_json
 from softprune.nn.catalog import build
-from softprune.train.assembly import assemble
+from softprune.train.assembly import Processes, assemble
 from softprune.train.config import RunConfig
 from softprune.train.data.augment import CropFlip, Normalise
 from softprune.train.data.cifar import NORMALISE, read_cifar10
 from softprune.train.data.digits import load_digits
 from softprune.train.data.source import IndexedSource, MemorySamples
 from softprune.train.observer import Silent
-from softprune.train.processes import Processes
 from softprune.train.run_folder import RunFolder
 from softprune.train.trainer import Trainer
 

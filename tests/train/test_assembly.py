@@ -4,9 +4,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from softprune.train.assembly import assemble, open_source
+from softprune.train.assembly import Processes, assemble, open_source
 from softprune.train.config import RunConfig
-from softprune.train.processes import Processes
 
 
 def test_the_reducer_of_a_wrapper_is_never_the_last_to_let_go_of_the_group():

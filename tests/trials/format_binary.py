@@ -30,7 +30,7 @@ from softprune.deploy.export import from_pretrained, load_compressed, save_compr
 from softprune.deploy.export.formats import save_pretrained
 from softprune.nn.catalog import build
 from softprune.records import parse_json
-from softprune.train.assembly import Assembly, assemble, open_source
+from softprune.train.assembly import Assembly, Processes, assemble, open_source
 from softprune.train.checkpoints import Checkpoints, read_checkpoint, restore
 from softprune.train.config import RunConfig
 from softprune.train.config.keys import write_yaml
@@ -40,7 +40,6 @@ from softprune.train.data.har import FOLDER, SIGNALS, STEPS, read_har2
 from softprune.train.data.image_folder import open_rgb
 from softprune.train.data.speech import read_features
 from softprune.train.load_run import read_weights
-from softprune.train.processes import Processes
 from softprune.train.trainer import Position
 
 ALONE = Processes(rank=0, world=1, device=torch.device("cpu"))

@@ -51,7 +51,7 @@ def main() -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         _run()
         return
-    from softprune.train.processes import run_and_leave
+    from softprune.train.assembly import run_and_leave
 
     run_and_leave(_run)
 

@@ -31,7 +31,7 @@ GOAL = Sparsity(0.8)
 
 
 @dataclass(frozen=True)
-class Network:
+class TrialNetwork:
     """How to build a network, and the shape of one of its inputs."""
 
     name: str
@@ -79,7 +79,11 @@ def _convolutional() -> nn.Module:
     )  # fmt: skip
 
 
-NETWORKS = (Network("mlp", _dense, (12,)), Network("cnn", _convolutional, (3, 6, 6)), Network("cell", Cell, (3, 5)))
+NETWORKS = (
+    TrialNetwork("mlp", _dense, (12,)),
+    TrialNetwork("cnn", _convolutional, (3, 6, 6)),
+    TrialNetwork("cell", Cell, (3, 5)),
+)
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "SGD": lambda groups: SGD(groups, lr=0.1, momentum=0.9),
     "AdamW": lambda groups: AdamW(groups, lr=0.01),
@@ -90,7 +94,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
 class Setting:
     """The network, optimizer and kind of total that a method is tried with."""
 
-    network: Network
+    network: TrialNetwork
     optimizer: str
     total: Total
 
@@ -178,7 +182,7 @@ class Trial:
         return {key: t.detach().clone() for key, t in self.model.state_dict().items()}
 
 
-def evaluated(model: nn.Module, network: Network) -> Tensor:
+def evaluated(model: nn.Module, network: TrialNetwork) -> Tensor:
     """The output of a model on inputs that it is not trained on."""
     with evaluating(model), torch.no_grad():
         out: Tensor = model(network.batch(10_000)[0])

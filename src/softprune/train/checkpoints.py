@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from softprune.core.groups import placed_like, whole
 from softprune.core.state_file import read_state, write_state
-from softprune.train.assembly import Assembly
-from softprune.train.processes import Processes
+from softprune.train.assembly import Assembly, Processes
 
 FORMAT, VERSION = "softprune-checkpoint", 1
 BEST = "best.safetensors"

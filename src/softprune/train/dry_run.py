@@ -18,12 +18,19 @@ from softprune.methods.transforms import SoftThreshold
 from softprune.nn.catalog import build
 from softprune.structure.gates import gates_on
 from softprune.structure.kinds import unit_kind
-from softprune.train.assembly import assemble, fitting, make_optimizer, open_source, proposed, sparsify_arguments
+from softprune.train.assembly import (
+    assemble,
+    fitting,
+    join_processes,
+    make_optimizer,
+    open_source,
+    proposed,
+    sparsify_arguments,
+)
 from softprune.train.config import RunConfig
 from softprune.train.data.datasets import DATA_SETS
 from softprune.train.data.source import Epoch
 from softprune.train.load_run import initial_weights
-from softprune.train.processes import join_processes
 from softprune.train.schedule import schedule_function, stretch
 from softprune.train.trainer import take_step
 

@@ -20,12 +20,20 @@ from softprune.methods.base import from_config
 from softprune.nn.catalog import build, example_shape
 from softprune.nn.low_rank import take_ranks_
 from softprune.records import CONFIG
-from softprune.train.assembly import Assembly, assemble, fitting, load_weights_, open_source, sparsify_arguments
+from softprune.train.assembly import (
+    Assembly,
+    Processes,
+    assemble,
+    fitting,
+    join_processes,
+    load_weights_,
+    open_source,
+    sparsify_arguments,
+)
 from softprune.train.checkpoints import BEST, Checkpoint, Checkpoints, load_, read_checkpoint, weights_prefix
 from softprune.train.config import RunConfig
 from softprune.train.data.datasets import DATA_SETS
 from softprune.train.data.source import Epoch, Source
-from softprune.train.processes import Processes, join_processes
 from softprune.train.run_folder import RunFolder
 from softprune.train.trainer import Score, evaluate
 

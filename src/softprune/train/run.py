@@ -11,14 +11,13 @@ import torch
 
 from softprune.budget.budget import Budget
 from softprune.records import CONFIG, METRICS
-from softprune.train.assembly import assemble, open_source
+from softprune.train.assembly import Processes, assemble, join_processes, open_source
 from softprune.train.checkpoints import Checkpoint, Checkpoints, restore, set_aside
 from softprune.train.config import RunConfig
 from softprune.train.data.source import Source
 from softprune.train.load_run import initial_weights
 from softprune.train.loggers import open_loggers
 from softprune.train.observer import Beginning, Ending, Fanout, Observer
-from softprune.train.processes import Processes, join_processes
 from softprune.train.run_folder import RunFolder, locked
 from softprune.train.trainer import Position, Trainer
 

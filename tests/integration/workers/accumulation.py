@@ -14,9 +14,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from training import quiet
 
 from softprune.train import assembly
+from softprune.train.assembly import run_and_leave
 from softprune.train.config import RunConfig
 from softprune.train.observer import Silent
-from softprune.train.processes import run_and_leave
 from softprune.train.run import train
 
 SHORT = ["epochs=2", "data.subset=328", "threads=1", "log.every_steps=1", "propose.push=2"]

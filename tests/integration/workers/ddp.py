@@ -16,7 +16,7 @@ from softprune.core.sparsify import freeze_support, sparsify
 from softprune.goals.base import constant
 from softprune.goals.goal import Sparsity
 from softprune.methods import GMP, STR
-from softprune.train.processes import run_and_leave
+from softprune.train.assembly import run_and_leave
 
 METHODS = {
     "tensor": STR(s_init=-4.0),

@@ -18,8 +18,8 @@ from softprune.adapters.accelerate import attach
 from softprune.adapters.lightning import SoftpruneCallback, sparsifier_of
 from softprune.core.sparsify import sparsify
 from softprune.methods import STR
+from softprune.train.assembly import run_and_leave
 from softprune.train.data.digits import load_digits
-from softprune.train.processes import run_and_leave
 
 METHOD = STR(s_init=-6.0)
 EPOCHS, BATCH = 4, 16

@@ -20,7 +20,7 @@ from softprune.core.collapse import CollapseWarning
 from softprune.core.sparsify import sparsify
 from softprune.goals.goal import Sparsity
 from softprune.methods import STR
-from softprune.train.processes import run_and_leave
+from softprune.train.assembly import run_and_leave
 
 METHODS = {
     "tensor": STR(s_init=-4.0),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from softprune.train.processes import run_and_leave
+from softprune.train.assembly import run_and_leave
 
 
 class Trap:

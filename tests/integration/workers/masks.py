@@ -16,8 +16,8 @@ from training import batches, net, quiet, train
 
 from softprune.core.collapse import CollapseWarning
 from softprune.methods import from_config, method_names
-from softprune.testing.trial import STEPS, Network, Setting, Trial, hastened
-from softprune.train.processes import run_and_leave
+from softprune.testing.trial import STEPS, Setting, Trial, TrialNetwork, hastened
+from softprune.train.assembly import run_and_leave
 
 # Settings for a short training.
 SHORT = {"dsr": {"threshold": 0.05}, "acdc": {"phases": 3}, "imp": {"rounds": 3}}
@@ -35,7 +35,7 @@ def main():
     warnings.simplefilter("ignore", CollapseWarning)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    network = Network("net", lambda: net(torch.float32), (6,))
+    network = TrialNetwork("net", lambda: net(torch.float32), (6,))
     results = {}
     for name in method_names():
         method = hastened(from_config({"method": name, **SHORT.get(name, {})}))
