@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from outcomes import write_benchmark, write_outcome
-from test_grouping import only, read
+from test_cohorts import only, read
 from typer.testing import CliRunner
 
 import softprune.reporting

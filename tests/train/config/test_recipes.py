@@ -20,7 +20,7 @@ from softprune.train.config.keys import parse_yaml
 from softprune.train.config.run import load_recipe, recipe_text, recipes
 from softprune.train.schedule import schedule_function
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NAMES = [recipe.name for recipe in recipes()]
 STEPS_PER_EPOCH = 5005  # ceil(1,281,167 / 256)
 SMALL = [n for n in NAMES if n.partition("/")[0] in ("digits", "fashion-mnist", "resnet18", "resnet20", "resnet56")]

@@ -14,7 +14,7 @@ from softprune.train.config import ConfigError, RunConfig, config_schema, conten
 from softprune.train.config.goal import method_defaults, method_descriptions
 from softprune.train.config.keys import leaves, parse_yaml
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BASE = {
     "model": "digits",
     "data": "digits",
