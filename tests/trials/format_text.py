@@ -225,7 +225,7 @@ def _run_reader(whole: Path, name: str) -> Read:
             getattr(run, fact)
         watched = WatchedRun(folder)
         watched.look()
-        for fact in ("title", "units", "goal", "goal_sparsity", "total_steps", "seconds_left"):
+        for fact in ("title", "words", "goal", "goal_sparsity", "total_steps", "seconds_left"):
             getattr(watched, fact)
         if name in ("metrics.jsonl", "layers.csv"):
             _continue(folder, content)

@@ -98,7 +98,7 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     ("ops/threshold.py", "return a.as_strided((a.numel(),)",
      "return (a.as_strided((a.numel(),), (1,)), b.as_strided((b.numel(),), (1,))) -> return None",
      "without the shorter way for channels last the longer gives the same"),
-    ("methods/masks.py", "got = dict.fromkeys(by, 0)", "0 -> 1", "each name is given its share further below"),
+    ("methods/masks.py", "got, left = dict.fromkeys(by, 0)", "0 -> 1", "each name is given its share further below"),
     ("methods/transforms.py", "ratios = ",
      "(w.double().abs() / alpha).nan_to_num(nan=0.0) -> (w.double().abs() / alpha).nan_to_num()",
      "0 is what it takes for NaN by itself"),
