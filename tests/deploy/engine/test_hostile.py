@@ -149,8 +149,8 @@ def test_huge_header(valid: Path, tmp_path: Path) -> None:
 
 
 def test_wrong_version_and_format(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="version '2'"):
-        load(write_file(tmp_path / "a.spx", graph(), tensors(), version="2"), threads=1)
+    with pytest.raises(ValueError, match="version '3'"):
+        load(write_file(tmp_path / "a.spx", graph(), tensors(), version="3"), threads=1)
     with pytest.raises(ValueError, match=r"no \.spx file"):
         load(write_file(tmp_path / "b.spx", graph(), tensors(), format="pt"), threads=1)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from softprune.deploy.format.graph import Array, Graph, Op
 from softprune.deploy.format.operations import FUSED, LAYERS
@@ -162,13 +164,13 @@ def fuse_activations(graph: Graph) -> None:
 def rename_weights(graph: Graph) -> Graph:
     """Number weights and values in the order in which they are used; equal weights become one."""
     names: dict[str, str] = {}
-    found: dict[tuple[tuple[int, ...], str], str] = {}
-    weights: dict[str, Array] = {}
+    found: dict[tuple[tuple[int, ...], str, str], str] = {}
+    weights: dict[str, NDArray[Any]] = {}
     for position, op in enumerate(graph.ops):
         for key, old in op.weight_names():
             if old not in names:
                 array = graph.weights[old]
-                content = array.shape, sha256(array.data if array.size else b"").hexdigest()
+                content = array.shape, array.dtype.str, sha256(array.data if array.size else b"").hexdigest()
                 names[old] = found.setdefault(content, f"w{len(found)}")
                 weights[names[old]] = array
             op.fields[key] = names[old]

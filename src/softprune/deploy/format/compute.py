@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from softprune.deploy.format.graph import Array
 
@@ -17,17 +18,17 @@ class OpCall:
     """One operation as the graph has it, the values it reads, and all weights of the network, dense, by name."""
 
     op: Mapping[str, Any]
-    inputs: tuple[Array, ...]
-    residual: Array | None
-    weights: Mapping[str, Array]
+    inputs: tuple[NDArray[Any], ...]  # float32 or uint8
+    residual: NDArray[Any] | None
+    weights: Mapping[str, NDArray[Any]]
     batch: int
 
-    def weight(self, field: str) -> Array | None:
+    def weight(self, field: str) -> NDArray[Any] | None:
         """None where the field is null or absent."""
         name = self.op.get(field)
         return None if name is None else self.weights[name]
 
-    def needed(self, field: str) -> Array:
+    def needed(self, field: str) -> NDArray[Any]:
         return self.weights[self.op[field]]
 
     @property

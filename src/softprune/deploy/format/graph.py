@@ -15,7 +15,7 @@ Array = NDArray[np.float32]
 SymbolicShape = tuple[int | str, ...]
 
 # Fields of operations that name a weight.
-WEIGHT_FIELDS = ("weight", "bias", "scale", "shift", "mask")
+WEIGHT_FIELDS = ("weight", "bias", "scale", "shift", "mask", "factor", "table")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Weight:
     """A weight of the network as the file has it, until it is used."""
 
     shape: tuple[int, ...]  # of the weight
-    values: Array  # the stored values; may contain zeros
+    values: NDArray[Any]  # the stored values: float32, int8, int32 or uint8; may contain zeros
     storage: str = "dense"  # "dense", "mask" or "gaps"
     index: NDArray[Any] | None = None  # the mask or the gaps
 
@@ -33,14 +33,14 @@ class Weight:
             return np.flatnonzero(np.unpackbits(index, bitorder="little"))
         return np.cumsum(index.astype(np.int64) + 1) - 1
 
-    def dense(self) -> Array:
+    def dense(self) -> NDArray[Any]:
         if self.index is None:
             return self.values.reshape(self.shape)
-        flat = np.zeros(math.prod(self.shape), np.float32)
+        flat = np.zeros(math.prod(self.shape), self.values.dtype)
         flat[self._places(self.index)] = self.values
         return flat.reshape(self.shape)
 
-    def nonzeros(self) -> tuple[NDArray[np.int64], Array]:
+    def nonzeros(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Flat places and values of the nonzeros."""
         flat = self.values.reshape(-1)
         kept = np.flatnonzero(flat)
@@ -94,7 +94,7 @@ class Graph:
     outputs: list[str] = field(default_factory=list)  # names of values
     ops: list[Op] = field(default_factory=list)  # the operations
     # name -> array, dense, while a graph is built; a graph from a file has them in its `Model`
-    weights: dict[str, Array] = field(default_factory=dict)
+    weights: dict[str, NDArray[Any]] = field(default_factory=dict)
     shapes: dict[str, SymbolicShape] = field(default_factory=dict)  # of every value, while a graph is built
     # what a file says about each weight: its shape and its storage
     entries: Mapping[str, Any] = field(default_factory=dict)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from softprune.deploy.format import compute, shapes, spatial
+from softprune.deploy.format import compute, integer_compute, shapes, spatial
 from softprune.deploy.format.compute import OpCall
-from softprune.deploy.format.graph import Array, Graph, Op, Weight
+from softprune.deploy.format.graph import Graph, Op, Weight
 from softprune.deploy.format.shapes import MAX_AXES, MAX_ELEMENTS, Scope, Shape
 from softprune.deploy.format.storage import whole_numbers
+from softprune.deploy.format.value_kinds import LEAST_SCALE, MOST_SCALE, infer_kinds
 
 # Beyond these sizes products of sizes would leave the range of the kernels' numbers.
 MAX_SIZE = 1 << 24
@@ -56,6 +58,25 @@ def _scales(value: Any) -> bool:
 def _steepness(value: Any) -> bool:
     # Beyond these the quotient by it would leave the range of the numbers.
     return _number(value) and 1e-6 <= value <= 1e6
+
+
+@dataclass(frozen=True)
+class Within:
+    """Whether a number lies in a range; as a text, what it must be."""
+
+    low: float
+    high: float
+    whole: bool = True
+    null: bool = False  # whether there may be none
+
+    def __call__(self, value: Any) -> bool:
+        if value is None:
+            return self.null
+        return (is_integer(value) or (not self.whole and _number(value))) and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        return f"{kind} from {self.low:g} to {self.high:g}{' or null' if self.null else ''}"
 
 
 def _sizes(count: int, least: int = 0) -> Check:
@@ -108,7 +129,7 @@ class Operation:
     """What the format says about one operation."""
 
     shape: Callable[[Scope], Shape]  # or an error if inputs, fields and weights do not fit together
-    compute: Callable[[OpCall], Array]
+    compute: Callable[[OpCall], NDArray[Any]]
     # name -> whether a value is allowed; a field that may be None may be absent
     fields: Mapping[str, Check] = field(default_factory=dict)
     inputs: range = range(1, 2)  # how many values it may read
@@ -131,8 +152,20 @@ _RESIZE = {
     "align_corners": _optional(_boolean),
 }
 _PAD = {"padding": _sizes(4), "mode": _one_of("reflect", "circular", "replicate")}
+_SCALE, _BYTE = Within(LEAST_SCALE, MOST_SCALE, whole=False), Within(0, 255)
+_STEP = {"scale": _SCALE, "zero": _BYTE}
+_INTEGER: dict[str, Check] = {
+    **{"weight": _name, "bias": _optional(_name), "factor": _name, "zero": _BYTE, "residual": _optional(_name)},
+    "residual_factor": replace(_SCALE, null=True),
+    **dict.fromkeys(("residual_zero", "out_zero", "low", "high"), replace(_BYTE, null=True)),
+}
 _TERMS = {"value": _optional(_number)}
 _TRANSPOSED = {**_CONV, "output_padding": _sizes(2)}
+
+
+def _has_rows(scope: Scope, batched: Set[str]) -> bool:
+    """Whether an input of a linear layer has more than the axis that it sums over."""
+    return len(scope.inputs[0]) > 1
 
 
 def _elementwise(kind: str) -> Operation:
@@ -142,12 +175,7 @@ def _elementwise(kind: str) -> Operation:
 OPERATIONS: dict[str, Operation] = {
     "conv2d": Operation(shapes.conv, spatial.conv2d, _CONV),
     "conv_transpose2d": Operation(shapes.conv_transpose, spatial.conv_transpose2d, _TRANSPOSED),
-    "linear": Operation(
-        shapes.linear,
-        spatial.linear,
-        {"weight": _name, **_AFTER},
-        keeps_batch=lambda scope, _: len(scope.inputs[0]) > 1,
-    ),
+    "linear": Operation(shapes.linear, spatial.linear, {"weight": _name, **_AFTER}, keeps_batch=_has_rows),
     "max_pool2d": Operation(shapes.pool, spatial.max_pool2d, {**_POOL, "dilation": _sizes(2, 1)}),
     "avg_pool2d": Operation(shapes.pool, spatial.avg_pool2d, {**_POOL, "count_include_pad": _boolean}),
     "adaptive_avg_pool2d": Operation(shapes.adaptive, spatial.adaptive_avg_pool2d, {"size": _sizes(2, 1)}),
@@ -195,6 +223,13 @@ OPERATIONS: dict[str, Operation] = {
     "resize": Operation(shapes.resize, spatial.resize, _RESIZE),
     "pad": Operation(shapes.pad, compute.pad, _PAD),
     "constant": Operation(Scope.weight, lambda call: call.needed("weight"), {"weight": _name}, range(0, 1)),
+    "quantize": Operation(Scope.same, integer_compute.quantize, _STEP),
+    "dequantize": Operation(Scope.same, integer_compute.dequantize, _STEP),
+    "conv2d_int8": Operation(
+        shapes.conv, integer_compute.conv2d, {**_INTEGER, **_STEPS, "dilation": _sizes(2, 1), "groups": _positive}
+    ),
+    "linear_int8": Operation(shapes.linear, integer_compute.linear, _INTEGER, keeps_batch=_has_rows),
+    "lookup": Operation(shapes.lookup, integer_compute.lookup, {"table": _name}),
 }
 # Operations with weights, which can add a residual and apply an activation before they store their sums.
 LAYERS = tuple(kind for kind, operation in OPERATIONS.items() if "activation" in operation.fields)
@@ -202,6 +237,7 @@ LAYERS = tuple(kind for kind, operation in OPERATIONS.items() if "activation" in
 
 def infer(graph: Graph, weights: Mapping[str, Weight], batch: int) -> dict[str, Shape]:
     """The shape of every value; a ValueError if an operation does not fit its inputs, or a value would be too large."""
+    infer_kinds(graph, weights)
     shapes: dict[str, Shape] = {}
     for name, declared in graph.inputs.items():
         shapes[name] = _bounded(name, tuple(batch if n is None else n for n in declared))

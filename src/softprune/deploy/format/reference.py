@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from softprune.deploy.format.compute import OpCall
 from softprune.deploy.format.graph import Array
 from softprune.deploy.format.operations import OPERATIONS
 
 
-def run(graph: Mapping[str, Any], weights: Mapping[str, Array], inputs: Sequence[Array]) -> list[Array]:
+def run(graph: Mapping[str, Any], weights: Mapping[str, NDArray[Any]], inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a network, one array each.
 
     Args:
         graph: the document in the metadata of the file.
-        weights: every weight of the graph, dense float32, by name.
+        weights: every weight of the graph, dense, by name.
         inputs: one float32 array per input of the graph; the first axis is the batch.
 
     Raises:
@@ -26,7 +27,7 @@ def run(graph: Mapping[str, Any], weights: Mapping[str, Array], inputs: Sequence
     batch = _batch(graph, inputs)
     if unknown := sorted({op["op"] for op in graph["ops"]} - OPERATIONS.keys()):
         raise ValueError(f"the graph has operations that are not in the format: {', '.join(unknown)}")
-    values: dict[str, Array] = {spec["name"]: value for spec, value in zip(graph["inputs"], inputs, strict=True)}
+    values: dict[str, NDArray[Any]] = {spec["name"]: value for spec, value in zip(graph["inputs"], inputs, strict=True)}
     touched = [{*op["inputs"], op.get("residual"), op["output"]} - {None} for op in graph["ops"]]
     # Where each value is read for the last time, so that its memory can go; outputs stay to the end.
     last = {name: position for position, names in enumerate(touched) for name in names}

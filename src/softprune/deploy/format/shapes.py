@@ -61,6 +61,7 @@ class Scope:
 
     def finish(self, shape: Shape, channels: int) -> Shape:
         self.vector("bias", channels)
+        self.vector("factor", channels)
         residual = self.op.fields.get("residual")
         if residual is not None:
             self.need(self.shapes[residual] == shape, f"residual of shape {self.shapes[residual]}, output of {shape}")
@@ -185,6 +186,11 @@ def scale_shift(scope: Scope) -> Shape:
     scope.vector("scale", shape[1])
     scope.vector("shift", shape[1])
     return shape
+
+
+def lookup(scope: Scope) -> Shape:
+    scope.vector("table", 256)
+    return scope.inputs[0]
 
 
 def reshape(scope: Scope) -> Shape:

@@ -15,7 +15,7 @@ from softprune.deploy.format.shapes import windows
 Pair = tuple[int, int]
 
 
-def product(weight: Array, values: Array) -> Array:
+def product(weight: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
     """A matrix of weights times one of values, every product counted: zero times infinity is not a number."""
     return weight @ values
 
@@ -37,20 +37,25 @@ def _places(kernel: Pair, stride: Pair, dilation: Pair, size: Pair) -> Iterator[
 
 
 def conv2d(call: OpCall) -> Array:
-    weight, groups = call.needed("weight"), int(call.op["groups"])
+    return finish(call, convolve(call, call.inputs[0], call.needed("weight")), axes_behind=2)
+
+
+def convolve(call: OpCall, image: NDArray[Any], weight: NDArray[Any]) -> NDArray[Any]:
+    """The sums of a convolution in the type of its image, with zeros around it."""
+    groups = int(call.op["groups"])
     stride, (ph, pw), dilation = call.pair("stride"), call.pair("padding"), call.pair("dilation")
-    x = np.pad(call.inputs[0], ((0, 0), (0, 0), (ph, ph), (pw, pw)))
+    x = np.pad(image, ((0, 0), (0, 0), (ph, ph), (pw, pw)))
     batch, channels, *padded = x.shape
     outputs, _, *kernel = weight.shape
     rows, columns = (
         windows(n, k, stride=s, dilation=d) for n, k, s, d in zip(padded, kernel, stride, dilation, strict=True)
     )
     grouped = weight.reshape(groups, outputs // groups, channels // groups, *kernel)
-    out = np.zeros((batch, groups, outputs // groups, rows * columns), np.float32)
+    out = np.zeros((batch, groups, outputs // groups, rows * columns), x.dtype)
     for i, j, down, across in _places((kernel[0], kernel[1]), stride, dilation, (rows, columns)):
         seen = x[:, :, down, across].reshape(batch, groups, channels // groups, rows * columns)
         out += product(grouped[..., i, j], seen)
-    return finish(call, out.reshape(batch, outputs, rows, columns), axes_behind=2)
+    return out.reshape(batch, outputs, rows, columns)
 
 
 def conv_transpose2d(call: OpCall) -> Array:
@@ -102,10 +107,11 @@ class _Windows:
 
 
 def max_pool2d(call: OpCall) -> Array:
-    """The largest element of each window; padding is below everything."""
+    """The largest element of each window; padding is below everything, and 0 among bytes."""
     pool = _Windows(call)
-    out = np.full((*pool.image.shape[:2], *pool.size), -np.inf, np.float32)
-    for seen in pool.seen(pool.padded(pool.image, -np.inf)):
+    least = 0 if pool.image.dtype == np.uint8 else -np.inf
+    out = np.full((*pool.image.shape[:2], *pool.size), least, pool.image.dtype)
+    for seen in pool.seen(pool.padded(pool.image, least)):
         np.maximum(out, seen, out=out)
     return out
 

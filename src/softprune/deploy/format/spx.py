@@ -13,12 +13,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from softprune.deploy.format.graph import WEIGHT_FIELDS, Graph, Op, Weight
-from softprune.deploy.format.operations import MAX_SIZE, OPERATIONS, is_integer
+from softprune.deploy.format.operations import MAX_SIZE, OPERATIONS, Within, is_integer
 from softprune.deploy.format.storage import TensorFile, read_tensors, read_weight, stored, whole_numbers
+from softprune.deploy.format.value_kinds import INTEGER, check_integers
 
 FORMAT = "spx"
-# Those that are read; the last one is written.
-VERSIONS = ("1",)
+# Those that are read: the second has operations on bytes, and is written where there is one.
+VERSIONS = ("1", "2")
 MAX_OPS = 100_000
 
 
@@ -62,8 +63,18 @@ def read_spx(path: str | Path) -> Model:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: the graph is not JSON") from error
     graph = read_graph(document)
+    used = sorted({op.kind for op in graph.ops} & set(INTEGER))
+    if used and version == VERSIONS[0]:
+        raise ValueError(f"{path} has version {version} of the format, in which there is no {used[0]}")
     weights = {name: read_weight(name, entry, file.tensors) for name, entry in document["weights"].items()}
+    check_integers(graph, weights)
     return Model(path, graph, weights, file)
+
+
+def check_built(graph: Graph) -> dict[str, str]:
+    """The kind of every value of a graph that has its weights; a ValueError if its file could not be read again."""
+    read_graph(json.loads(json.dumps(graph.document)))
+    return check_integers(graph, {name: Weight(array.shape, array) for name, array in graph.weights.items()})
 
 
 def read_graph(document: Any) -> Graph:
@@ -120,7 +131,8 @@ def _read_op(entry: Any, weights: Mapping[str, Any]) -> Op:
     fields = {key: value for key, value in entry.items() if key not in ("op", "path", "inputs", "output")}
     for key, check in checks.items():
         if not check(fields.get(key)):
-            raise ValueError(f"{entry['op']} at {path!r}: {key} is {fields.get(key)!r:.100}, which does not fit")
+            why = f"must be {check}" if isinstance(check, Within) else "which does not fit"
+            raise ValueError(f"{entry['op']} at {path!r}: {key} is {fields.get(key)!r:.100}, {why}")
     unknown = sorted(set(fields) - set(checks))
     if unknown:
         raise ValueError(f"{entry['op']} at {path!r} has fields that the format does not know: {', '.join(unknown)}")
@@ -132,6 +144,9 @@ def _read_op(entry: Any, weights: Mapping[str, Any]) -> Op:
 
 def spx_content(graph: Graph) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """The tensors and the metadata of a graph's file, each weight in its smallest form."""
+    integer = any(op.kind in INTEGER for op in graph.ops)
+    if integer:
+        check_built(graph)
     document = graph.document
     tensors: dict[str, NDArray[Any]] = {}
     for name, weight in graph.weights.items():
@@ -139,4 +154,4 @@ def spx_content(graph: Graph) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         document["weights"][name]["storage"] = form
         tensors.update(parts)
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    return tensors, {"format": FORMAT, "version": VERSIONS[-1], "graph": text}
+    return tensors, {"format": FORMAT, "version": VERSIONS[integer], "graph": text}

@@ -15,12 +15,17 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from softprune.deploy.format.graph import Array, Weight
+from softprune.deploy.format.graph import Weight
 
 MAX_HEADER = 64 << 20
 # Bytes of a file up to which it is copied: pages of a mapped file end the process once somebody cuts the file short.
 MAX_COPY = 64 << 20
-DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "U16": np.dtype("<u2")}
+DTYPES: dict[str, np.dtype[Any]] = {
+    **{"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "U16": np.dtype("<u2")},
+    **{"I8": np.dtype("i1"), "I32": np.dtype("<i4")},
+}
+# Of weights that are stored whole, and of those that leave out zeros.
+_WHOLE, _SPARSE = ("<f4", "i1", "<i4", "u1"), ("<f4", "i1")
 
 
 @dataclass(frozen=True)
@@ -104,11 +109,11 @@ def read_weight(name: str, entry: Any, tensors: Mapping[str, NDArray[Any]]) -> W
     if len(shape) > 6 or count > MAX_ELEMENTS:
         raise ValueError(f"weight {name!r} of shape {shape} is too large: at most 6 axes and {MAX_ELEMENTS} numbers")
     if entry["storage"] == "dense":
-        values = _part(tensors, name, "<f4")
+        values = _part(tensors, name, *_WHOLE)
         if values.shape != shape:
             raise ValueError(f"weight {name!r} is declared as {shape} but stored as {values.shape}")
         return Weight(shape, values)
-    values = _part(tensors, f"{name}.values", "<f4").reshape(-1)
+    values = _part(tensors, f"{name}.values", *_SPARSE).reshape(-1)
     storage = str(entry["storage"])
     index = (_mask if storage == "mask" else _gaps)(name, count, len(values), tensors)
     return Weight(shape, values, storage, index)
@@ -143,10 +148,10 @@ def _gaps(name: str, count: int, stored: int, tensors: Mapping[str, NDArray[Any]
     return gaps
 
 
-def stored(name: str, weight: Array) -> tuple[str, dict[str, NDArray[Any]]]:
+def stored(name: str, weight: NDArray[Any]) -> tuple[str, dict[str, NDArray[Any]]]:
     """The smallest form of a weight with zeros: the form's name, and the tensors of the file by their names."""
     # Biases and norms stay whole: kernels read them as they are.
-    if weight.ndim < 2:
+    if weight.ndim < 2 or weight.dtype not in (np.float32, np.int8):
         return "dense", {name: weight}
     flat = weight.reshape(-1)
     forms = {"dense": {name: weight}, "mask": _as_mask(name, flat), "gaps": _as_gaps(name, flat)}
@@ -154,36 +159,37 @@ def stored(name: str, weight: Array) -> tuple[str, dict[str, NDArray[Any]]]:
     return best, forms[best]
 
 
-def _as_mask(name: str, flat: Array) -> dict[str, NDArray[Any]]:
+def _as_mask(name: str, flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
     kept = flat != 0
     return {f"{name}.mask": np.packbits(kept, bitorder="little"), f"{name}.values": flat[kept]}
 
 
-def _as_gaps(name: str, flat: Array) -> dict[str, NDArray[Any]]:
+def _as_gaps(name: str, flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """One byte or two for the zeros before each value, whichever is smaller in all."""
     places = np.flatnonzero(flat)
     gaps = np.diff(places, prepend=-1) - 1
     narrow, wide = np.iinfo(np.uint8).max, np.iinfo(np.uint16).max
     # Each gap needs one entry more for every full step of the largest gap and the place behind it.
     entries = {largest: int((gaps // (largest + 1)).sum()) + len(gaps) for largest in (narrow, wide)}
-    largest = narrow if entries[narrow] * 5 <= entries[wide] * 6 else wide
+    bytes_each = {narrow: 1 + flat.itemsize, wide: 2 + flat.itemsize}
+    largest = min(entries, key=lambda largest: entries[largest] * bytes_each[largest])
     counts, values = _stepped(gaps, flat[places], largest)
     dtype = np.uint8 if largest == narrow else np.uint16
     return {f"{name}.gaps": counts.astype(dtype), f"{name}.values": values}
 
 
-def _stepped(gaps: NDArray[np.int64], values: Array, largest: int) -> tuple[NDArray[np.int64], Array]:
+def _stepped(gaps: NDArray[np.int64], values: NDArray[Any], largest: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Gaps that fit: a longer one is walked in steps that store a zero at their end."""
     steps = gaps // (largest + 1)
     ends = np.cumsum(steps + 1) - 1
     counts = np.full(len(gaps) + int(steps.sum()), largest, np.int64)
-    out = np.zeros(len(counts), np.float32)
+    out = np.zeros(len(counts), values.dtype)
     counts[ends] = gaps - steps * (largest + 1)
     out[ends] = values
     return counts, out
 
 
-_DTYPE_NAMES = {"float32": "F32", "uint16": "U16", "uint8": "U8", "int8": "I8"}
+_DTYPE_NAMES = {dtype.name: name for name, dtype in DTYPES.items()}
 # Where the tensors begin, so that a mapped file can be read in place by vector loads.
 _ALIGNMENT = 64
 
