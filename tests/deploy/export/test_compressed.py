@@ -14,7 +14,7 @@ from safetensors.torch import save_file as torch_save_file
 from torch import nn
 
 from softprune.deploy.export import load_compressed, save_compressed
-from softprune.deploy.export.compressed import pack, rice_decode, rice_encode, unpack
+from softprune.deploy.export.compressed import pack, unpack
 from softprune.nn.catalog import build
 
 
@@ -27,19 +27,6 @@ def assert_values(a, b):
     assert a.dtype == b.dtype and a.shape == b.shape
     b = torch.where(b == 0, torch.zeros_like(b), b)  # the sign of a zero is not kept
     assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
-
-
-def test_rice_code_by_hand():
-    # k = 2: 1 = 0|01, 6 = 10|10, 9 = 110|01; first all quotients (0 10 110), then all rests, lowest bit first.
-    code = rice_encode(np.array([1, 6, 9]), 2)
-    assert code.tolist() == [0b011010, 0b011001]
-    assert rice_decode(code, 3, 2).tolist() == [1, 6, 9]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 5000), max_size=200), st.integers(0, 12))
-def test_rice_codes_give_gaps_back(gaps, bits):
-    assert rice_decode(rice_encode(np.array(gaps, np.int64), bits), len(gaps), bits).tolist() == gaps
 
 
 @settings(max_examples=40, deadline=None)

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from softprune.deploy.export.exporting import write_spx
 from softprune.deploy.format.graph import Graph, Op
 from softprune.deploy.format.spx import read_spx
-from softprune.deploy.format.storage import _as_gaps, _as_mask, stored
+from softprune.deploy.format.storage import _as_gaps, _as_mask, _as_rice, stored
 
 
 def sparse(shape, density, seed=0):
@@ -22,7 +22,7 @@ def sparse(shape, density, seed=0):
 
 def from_mask(parts, size):
     """Decoded as the format says, bit by bit."""
-    values, out = iter(parts["w.values"]), np.zeros(size, np.float32)
+    values, out = iter(parts["w.values"]), np.zeros(size, parts["w.values"].dtype)
     for place in range(size):
         if parts["w.mask"][place // 8] >> (place % 8) & 1:
             out[place] = next(values)
@@ -31,7 +31,7 @@ def from_mask(parts, size):
 
 def from_gaps(parts, size):
     """Decoded as the format says, step by step."""
-    out, place = np.zeros(size, np.float32), -1
+    out, place = np.zeros(size, parts["w.values"].dtype), -1
     for gap, value in zip(parts["w.gaps"], parts["w.values"], strict=True):
         place += int(gap) + 1
         out[place] = value
@@ -83,6 +83,69 @@ def test_the_smallest_form_is_taken(density, expected):
 
 def test_vectors_stay_whole():
     assert stored("b", np.zeros(1000, np.float32))[0] == "dense"
+    for dtype in (np.int8, np.int32, np.uint8):
+        assert stored("b", np.zeros(1000, dtype))[0] == "dense"
+
+
+def small(shape, density, seed=0):
+    rng = np.random.default_rng(seed)
+    return (rng.integers(1, 128, shape) * rng.choice([-1, 1], shape) * (rng.random(shape) < density)).astype(np.int8)
+
+
+def from_rice(parts, size):
+    """Decoded as the format says, bit by bit: k; the quotients as ones that end in a zero; the lower bits."""
+    bits, *code = parts["w.rice"].tolist()
+    stream = [byte >> place & 1 for byte in code for place in range(8)]
+    quotients, at = [], 0
+    for _ in parts["w.values"]:
+        end = stream.index(0, at)
+        quotients.append(end - at)
+        at = end + 1
+    at, out, place = -(-at // 8) * 8, np.zeros(size, np.int8), -1
+    for quotient, value in zip(quotients, parts["w.values"], strict=True):
+        place += (quotient << bits) + sum(stream[at + bit] << bit for bit in range(bits)) + 1
+        out[place] = value
+        at += bits
+    return out
+
+
+def test_rice_codes_by_hand():
+    weight = np.zeros(19, np.int8)
+    weight[[1, 8, 18]] = 5, -7, 127  # after gaps of 1, 6 and 9
+    parts = _as_rice("w", weight)
+    assert parts["w.rice"].tolist() == [2, 0b011010, 0b011001] and parts["w.values"].tolist() == [5, -7, 127]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3000), st.floats(0, 1), st.integers(0, 99))
+def test_all_forms_give_small_numbers_back(size, density, seed):
+    weight = small(size, density**4, seed)
+    for make, decode in ((_as_mask, from_mask), (_as_gaps, from_gaps), (_as_rice, from_rice)):
+        parts = make("w", weight)
+        assert parts["w.values"].dtype == np.int8 and np.array_equal(decode(parts, size), weight)
+
+
+@pytest.mark.parametrize(
+    ("density", "expected"), [(1.0, "dense"), (0.5, "mask"), (0.3, "rice"), (0.02, "rice"), (0.0, "gaps")]
+)
+def test_the_smallest_form_of_small_numbers_is_taken(density, expected):
+    weight = small((64, 64), density)
+    form, parts = stored("w", weight)
+    assert form == expected
+    others = [_as_mask, _as_gaps, _as_rice]
+    sizes = [weight.nbytes, *(sum(t.nbytes for t in make("w", weight.reshape(-1)).values()) for make in others)]
+    assert sum(t.nbytes for t in parts.values()) == min(sizes)
+
+
+@pytest.mark.parametrize("zeros", [0.5, 0.7, 0.8, 0.9, 0.95, 0.98])
+def test_random_zeros_cost_little_more_than_their_entropy(zeros):
+    for shape in ((64, 64, 1, 1), (64, 64, 3, 3), (512, 1024, 1, 1), (1000, 512)):
+        weight = small(shape, 1 - zeros)
+        kept = np.count_nonzero(weight)
+        share = kept / weight.size
+        entropy = -share * math.log2(share) - (1 - share) * math.log2(1 - share)
+        size = sum(part.nbytes for part in stored("w", weight)[1].values())
+        assert size <= 1.1 * (kept + weight.size * entropy / 8), (shape, zeros)
 
 
 def one_layer(weight):

@@ -18,53 +18,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from softprune.deploy.export.exporting import plain_module
+from softprune.deploy.format.rice import Bytes, best_bits, rice_decode, rice_encode
 from softprune.deploy.format.storage import write_tensors
 from softprune.records import parse_json, write_whole
-
-Bytes = NDArray[np.uint8]
-Gaps = NDArray[np.int64]
-MOST_BITS = 32  # of k
-
-# A Rice code is, for a gap g between nonzeros, g >> k ones and a zero, and the k lower bits; k fits the mean gap.
-# For zeros that fall at random, gaps are geometric, and the best k is within a few percent of the entropy.
-
-
-def _best_bits(gaps: Gaps) -> int:
-    if not len(gaps):
-        return 0
-    guess = int(np.log2(max(float(gaps.mean()), 1.0)))
-    near = range(max(0, guess - 2), min(guess + 2, MOST_BITS) + 1)
-    return min(near, key=lambda k: int((gaps >> k).sum()) + len(gaps) * (k + 1))
-
-
-def rice_encode(gaps: Gaps, bits: int) -> Bytes:
-    """The codes with k = ``bits`` of gaps from 0 on: first the ones and zeros of all, then the lower bits of all."""
-    ends = np.cumsum((gaps >> bits) + 1) - 1
-    ones = np.ones(int(ends[-1]) + 1 if len(ends) else 0, np.uint8)
-    ones[ends] = 0
-    rest = (gaps[:, None] >> np.arange(bits)) & 1
-    return np.concatenate([np.packbits(part, axis=None, bitorder="little") for part in (ones, rest.astype(np.uint8))])
-
-
-def rice_decode(code: Bytes, count: int, bits: int) -> Gaps:
-    """The gaps that `rice_encode` was given; a ValueError if the code does not hold exactly ``count`` of them."""
-    tail = -(-count * bits // 8)
-    if not 0 <= bits <= MOST_BITS or count < 0 or tail > len(code):
-        raise ValueError(f"{len(code)} bytes cannot hold {count} gaps of {bits} bits and more")
-    head = np.unpackbits(code[: len(code) - tail], bitorder="little")
-    ends = np.flatnonzero(head == 0)[:count]
-    used = int(ends[-1]) + 1 if len(ends) else 0
-    # What follows the last end fills its byte, with zeros.
-    if len(ends) < count or -(-used // 8) != len(code) - tail or head[used:].any():
-        raise ValueError(f"the code does not hold {count} gaps")
-    quotients = np.diff(ends, prepend=-1) - 1
-    rest = np.unpackbits(code[len(code) - tail :], bitorder="little")
-    if rest[count * bits :].any():
-        raise ValueError(f"the code holds more than {count} gaps")
-    weights = np.left_shift(1, np.arange(bits, dtype=np.int64))
-    lower: Any = rest[: count * bits].reshape(count, bits).astype(np.int64) @ weights
-    return (quotients << bits) + lower
-
 
 DTYPES = {
     name: getattr(torch, name)
@@ -104,7 +60,7 @@ def pack(tensor: Tensor) -> PackedTensor:
         {**facts, "form": "mask", "count": count}, {"mask": np.packbits(kept, bitorder="little"), "values": values}
     )
     gaps = np.diff(np.flatnonzero(kept), prepend=-1) - 1
-    bits = _best_bits(gaps)
+    bits = best_bits(gaps)
     coded = PackedTensor(
         {**facts, "form": "rice", "count": count, "bits": bits}, {"gaps": rice_encode(gaps, bits), "values": values}
     )

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from softprune.deploy.format.rice import rice_decode
+
 Array = NDArray[np.float32]
 # A size that is no number is an expression of the batch, such as "s0" or "4*s0".
 SymbolicShape = tuple[int | str, ...]
@@ -24,14 +26,16 @@ class Weight:
 
     shape: tuple[int, ...]  # of the weight
     values: NDArray[Any]  # the stored values: float32, int8, int32 or uint8; may contain zeros
-    storage: str = "dense"  # "dense", "mask" or "gaps"
-    index: NDArray[Any] | None = None  # the mask or the gaps
+    storage: str = "dense"  # "dense", "mask", "gaps" or "rice"
+    index: NDArray[Any] | None = None  # the mask, the gaps, or k and the Rice codes of the gaps
 
     def _places(self, index: NDArray[Any]) -> NDArray[np.int64]:
         """Flat places of the stored values in ascending order."""
         if self.storage == "mask":
             return np.flatnonzero(np.unpackbits(index, bitorder="little"))
-        return np.cumsum(index.astype(np.int64) + 1) - 1
+        coded = self.storage == "rice"
+        gaps = rice_decode(index[1:], len(self.values), int(index[0])) if coded else index.astype(np.int64)
+        return np.cumsum(gaps + 1) - 1
 
     def dense(self) -> NDArray[Any]:
         if self.index is None:

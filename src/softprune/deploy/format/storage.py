@@ -1,4 +1,4 @@
-"""Safetensors files that may come from a stranger, and the weights in them: whole, or as a mask or gaps with values."""
+"""Safetensors files that may come from a stranger, and the weights in them: whole, or places and values of nonzeros."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softprune.deploy.format.graph import Weight
+from softprune.deploy.format.rice import MOST_BITS, best_bits, rice_decode, rice_encode
 
 MAX_HEADER = 64 << 20
 # Bytes of a file up to which it is copied: pages of a mapped file end the process once somebody cuts the file short.
@@ -24,8 +25,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     **{"F32": np.dtype("<f4"), "U8": np.dtype("u1"), "U16": np.dtype("<u2")},
     **{"I8": np.dtype("i1"), "I32": np.dtype("<i4")},
 }
-# Of weights that are stored whole, and of those that leave out zeros.
-_WHOLE, _SPARSE = ("<f4", "i1", "<i4", "u1"), ("<f4", "i1")
+# Of weights that are stored whole, of those that leave out zeros, and of those with Rice codes.
+_WHOLE, _SPARSE, _CODED = ("<f4", "i1", "<i4", "u1"), ("<f4", "i1"), ("i1",)
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def whole_numbers(value: Any) -> bool:
 
 
 # How a weight may be stored; of equal sizes the writer takes the first, which is the quickest to read.
-STORAGES = ("dense", "mask", "gaps")
+STORAGES = ("dense", "mask", "gaps", "rice")
 # No layer of a network of this class has so many weights; a larger declared size is an error or an attack.
 MAX_ELEMENTS = 1 << 27
 
@@ -113,9 +114,9 @@ def read_weight(name: str, entry: Any, tensors: Mapping[str, NDArray[Any]]) -> W
         if values.shape != shape:
             raise ValueError(f"weight {name!r} is declared as {shape} but stored as {values.shape}")
         return Weight(shape, values)
-    values = _part(tensors, f"{name}.values", *_SPARSE).reshape(-1)
     storage = str(entry["storage"])
-    index = (_mask if storage == "mask" else _gaps)(name, count, len(values), tensors)
+    values = _part(tensors, f"{name}.values", *(_CODED if storage == "rice" else _SPARSE)).reshape(-1)
+    index = {"mask": _mask, "gaps": _gaps, "rice": _rice}[storage](name, count, len(values), tensors)
     return Weight(shape, values, storage, index)
 
 
@@ -142,10 +143,31 @@ def _gaps(name: str, count: int, stored: int, tensors: Mapping[str, NDArray[Any]
     gaps = _part(tensors, f"{name}.gaps", "u1", "<u2").reshape(-1)
     if len(gaps) != stored:
         raise ValueError(f"weight {name!r} has {len(gaps)} gaps for {stored} values")
+    _check_end(name, gaps, count)
+    return gaps
+
+
+def _rice(name: str, count: int, stored: int, tensors: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    code = _part(tensors, f"{name}.rice", "u1").reshape(-1)
+    bits = int(code[0]) if len(code) else MOST_BITS + 1
+    # The writer's k is at most two above what the mean gap asks for; more would unpack into much more memory.
+    if bits > MOST_BITS or stored << bits > 4 * count:
+        raise ValueError(f"weight {name!r} has Rice codes of {bits} bits for {stored} values of {count} numbers")
+    bound = stored + (count >> bits) + stored * bits
+    if len(code) > bound // 8 + 3:
+        raise ValueError(f"the Rice codes of weight {name!r} have {len(code)} bytes, at most {bound // 8 + 3} are used")
+    try:
+        gaps = rice_decode(code[1:], stored, bits)
+    except ValueError as error:
+        raise ValueError(f"weight {name!r}: {error}") from error
+    _check_end(name, gaps, count)
+    return code
+
+
+def _check_end(name: str, gaps: NDArray[Any], count: int) -> None:
     behind = int(gaps.sum(dtype=np.int64)) + len(gaps)
     if behind > count:
         raise ValueError(f"the gaps of weight {name!r} lead to place {behind - 1} of {count} numbers")
-    return gaps
 
 
 def stored(name: str, weight: NDArray[Any]) -> tuple[str, dict[str, NDArray[Any]]]:
@@ -155,7 +177,9 @@ def stored(name: str, weight: NDArray[Any]) -> tuple[str, dict[str, NDArray[Any]
         return "dense", {name: weight}
     flat = weight.reshape(-1)
     forms = {"dense": {name: weight}, "mask": _as_mask(name, flat), "gaps": _as_gaps(name, flat)}
-    best = min(STORAGES, key=lambda form: sum(tensor.nbytes for tensor in forms[form].values()))
+    if weight.dtype == np.int8:
+        forms["rice"] = _as_rice(name, flat)
+    best = min(forms, key=lambda form: sum(tensor.nbytes for tensor in forms[form].values()))
     return best, forms[best]
 
 
@@ -176,6 +200,15 @@ def _as_gaps(name: str, flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
     counts, values = _stepped(gaps, flat[places], largest)
     dtype = np.uint8 if largest == narrow else np.uint16
     return {f"{name}.gaps": counts.astype(dtype), f"{name}.values": values}
+
+
+def _as_rice(name: str, flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """A byte with k, and the Rice codes of the zeros before each value."""
+    places = np.flatnonzero(flat)
+    gaps = np.diff(places, prepend=-1) - 1
+    bits = best_bits(gaps)
+    code = np.concatenate([np.array([bits], np.uint8), rice_encode(gaps, bits)])
+    return {f"{name}.rice": code, f"{name}.values": flat[places]}
 
 
 def _stepped(gaps: NDArray[np.int64], values: NDArray[Any], largest: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
