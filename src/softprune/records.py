@@ -33,9 +33,11 @@ class BenchKey:
     MACS = "macs"  # multiply-adds on nonzeros for one sample
     ROOFLINE_SHARE = "share of the roofline"
     SKIPPED = "skipped"  # engines that could not run the network, with the reason
-    FASTEST_OTHER, STARTS = "fastest other", ("first start", "second start")
+    FASTEST_OTHER, FASTEST_INT8 = "fastest other", "fastest dense int8"
+    STARTS = "first start", "second start"
     ENGINES = "engines"  # by name, with these:
     SECONDS, MEDIAN, BURSTS, DROPPED, DIFFERENCE = "seconds", "median", "bursts", "dropped", "difference"
+    PRECISION, LOW_LAYERS = "precision", "layers in it"  # how many of another engine's layers ran in it, of how many
     RATIOS = "ratios"  # of the other engines' times to ours, by name, with these:
     BEST, LOW, HIGH = "best", "low", "high"
     LAYERS = "layers"  # a list, with macs and these:

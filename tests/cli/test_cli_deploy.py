@@ -139,6 +139,7 @@ def test_what_bench_refuses(tmp_path):
 
 def measured(**changes):
     standing = {"seconds": 0.004, "median": 0.005, "bursts": 3, "dropped": 1, "version": "1", "difference": 0.0}
+    standing |= {"precision": "float32", "layers in it": None}
     ours = {**standing, "seconds": 0.001}
     return {
         "network": "zoo:x",
@@ -160,11 +161,28 @@ def test_bench_says_what_is_odd(capsys):
     print_bench(measured(skipped={"openvino": "it broke"}))
     text = capsys.readouterr().out
     assert "4.00 x" in text and "3.90 to 4.10" in text and "openvino was left out: it broke" in text
-    other = {"seconds": 1, "median": 1, "bursts": 1, "dropped": 0, "version": None, "difference": 0.5}
+    other = {**measured()["engines"]["onnxruntime"], "difference": 0.5}
     engines = {"softprune": {**other, "difference": 0.0}, "torch": other}
     print_bench({**measured(), "engines": engines, "ratios": {}, "share of the roofline": None})
     text = capsys.readouterr().out
     assert "result of torch differs" in text and "compiled kernels are missing" in text
+
+
+def test_bench_says_what_was_computed_in_int8(capsys):
+    engines = measured()["engines"]
+    int8 = {"precision": "int8", "layers in it": [20, 22], "difference": 0.02}
+    engines = {
+        "softprune": {**engines["softprune"], "precision": "int8"},
+        "openvino-int8": {**engines["onnxruntime"], **int8},
+    }
+    print_bench(measured(engines=engines, ratios={}, **{"share of the roofline": None}))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1,000 multiply-adds on nonzeros per sample, of 8-bit integers" in text
+    assert "differs from softprune's by 0.02 of its largest value" in text and "do not trust" not in text
+    assert "openvino-int8 runs 20 of its 22 layers in int8" in text
+    engines["openvino-int8"]["difference"] = 0.9
+    print_bench(measured(engines=engines, ratios={}))
+    assert "result of openvino-int8 differs from softprune's: do not trust its time" in capsys.readouterr().out
 
 
 def test_the_demo_prints_ratios(again, monkeypatch, capsys):

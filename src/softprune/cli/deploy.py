@@ -37,8 +37,9 @@ def bench(
     against: Annotated[
         str | None,
         typer.Option(
-            help="Other engines, with commas: onnxruntime, openvino, torch (zoo networks only), or none. "
-            "By default those that can be used."
+            help="Other engines, with commas: onnxruntime, openvino, torch (zoo networks only), in lower precision "
+            "onnxruntime-int8, openvino-int8, openvino-bf16, beside --int8 also softprune-float32; or none. "
+            "By default those of the usual ones that can be used."
         ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Samples per call.")] = 1,
@@ -46,6 +47,9 @@ def bench(
     bursts: Annotated[int, typer.Option(help="Bursts of each engine; the engines take turns.")] = 10,
     seconds: Annotated[float, typer.Option(help="Length of a burst.")] = 0.5,
     size: Annotated[int | None, typer.Option(help="Pixels a side of the images, for zoo networks.")] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Quantise a zoo network first; a file says itself what it holds.")
+    ] = False,
     tune: Annotated[
         bool,
         typer.Option(
@@ -72,10 +76,13 @@ def bench(
 
     softprune bench zoo:resnet50/str-90.23 --threads 2 --out bench.json
 
+    softprune bench zoo:resnet50/str-90.23 --int8 --against openvino-int8,onnxruntime-int8
+
     softprune bench resnet50 --table table.json
     """
     if to_table is not None:
-        if given := [name for name, value in (("--against", against), ("--out", out)) if value is not None]:
+        options = (("--against", against), ("--out", out), ("--int8", int8 or None))
+        if given := [name for name, value in options if value is not None]:
             raise ValueError(f"{given[0]} has no effect with --table: leave it out")
         write_latency(network, to_table, batch=batch, threads=threads, shape=shape, size=size, tune=tune, trust=trust)
         return
@@ -97,6 +104,7 @@ def bench(
             size=size,
             tune=tune,
             layers=layers,
+            int8=int8,
             progress=note,
         )
     print_bench(result)
@@ -156,7 +164,10 @@ def _print_layers(layers: list[Mapping[str, Any]]) -> None:
 def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
     from softprune.deploy.bench.contest import SAME
 
-    if result[Key.ROOFLINE_SHARE] is None:
+    int8 = result[Key.ENGINES][OUR_ENGINE][Key.PRECISION] == "int8"
+    if int8 and result[Key.MACS] is not None:
+        yield f"{result[Key.MACS]:,} multiply-adds on nonzeros per sample, of 8-bit integers"
+    elif result[Key.ROOFLINE_SHARE] is None:
         yield f"the compiled kernels are missing, the slow reference engine ran: {HOW_TO_COMPILE}"
     else:
         yield (
@@ -171,8 +182,18 @@ def _remarks(result: Mapping[str, Any]) -> Iterator[str]:
     for name, reason in result[Key.SKIPPED].items():
         yield f"{name} was left out: {reason}"
     for name, standing in result[Key.ENGINES].items():
-        if standing[Key.DIFFERENCE] is None or standing[Key.DIFFERENCE] > SAME:
+        kind, difference = standing[Key.PRECISION], standing[Key.DIFFERENCE]
+        limit = SAME["int8" if int8 else kind]
+        if difference is None or difference > limit:
             yield f"the result of {name} differs from softprune's: do not trust its time"
+        elif limit > SAME["float32"] and name != OUR_ENGINE:
+            yield (
+                f"the result of {name} differs from softprune's by {difference:.2g} of its largest value: they round"
+                f" differently, {kind} and {'int8' if int8 else 'float32'}"
+            )
+        if standing[Key.LOW_LAYERS]:
+            ran, every = standing[Key.LOW_LAYERS]
+            yield f"{name} runs {ran} of its {every} layers in {kind}"
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from softprune.deploy.bench import bench, engines
-from softprune.deploy.bench.contest import check_target, contest, input_shapes, write_bench, write_files
+from softprune.deploy.bench.contest import SAME, _checked, check_target, contest, input_shapes, write_bench, write_files
 from softprune.deploy.bench.engines import Job, missing, opponents
+from softprune.deploy.bench.int8_files import make_int8_file
 from softprune.deploy.engine.library import library
 from softprune.deploy.export import export
 from softprune.deploy.export.zoo import sparse_network, zoo_example
@@ -53,7 +54,7 @@ def test_onnx_engines_run_the_same_network(tmp_path):
 
 
 def test_an_engine_that_cannot_run_is_left_out_unless_it_was_asked_for(tmp_path):
-    spx, _ = write_files("zoo:digits/dense", tmp_path, onnx=False)
+    spx = write_files("zoo:digits/dense", tmp_path, onnx=False).spx
     broken = Job(spx, None, "no-such-network/dense", input_shapes(spx, 1), tune=False, layers=False)
     arguments = {"bursts": 1, "seconds": 0.01, "progress": lambda text: None}
     result = contest(broken, ["torch"], needed=False, **arguments)
@@ -62,9 +63,64 @@ def test_an_engine_that_cannot_run_is_left_out_unless_it_was_asked_for(tmp_path)
         contest(broken, ["torch"], needed=True, **arguments)
 
 
+def test_int8_rivals_are_quantised_once_and_say_how_many_layers_ran_so(tmp_path):
+    pytest.importorskip("onnxruntime.quantization", reason="needs onnx and onnxruntime: pip install 'softprune[bench]'")
+    files = write_files("zoo:resnet20/uniform-80", tmp_path, onnx=True, size=8)
+    job = Job(files.spx, files.onnx, None, input_shapes(files.spx, 2), 2, tune=False, layers=False)
+    arguments = {"bursts": 1, "seconds": 0.01, "needed": True, "progress": lambda text: None}
+    result = contest(job, ["onnxruntime-int8", "onnxruntime"], **arguments)
+    made = tmp_path / "onnxruntime-int8.onnx"
+    before = made.stat().st_mtime_ns
+    int8, exact = (result["engines"][name] for name in ("onnxruntime-int8", "onnxruntime"))
+    assert (int8["precision"], exact["precision"]) == ("int8", "float32") and exact["layers in it"] is None
+    assert int8["layers in it"][0] >= 19  # the convolutions; the last layer may stay as it is
+    assert 1e-4 < int8["difference"] < SAME["int8"] and exact["difference"] < 1e-4
+    assert result["fastest dense int8"] == "onnxruntime-int8"
+    contest(job, ["onnxruntime-int8"], **arguments)
+    assert made.stat().st_mtime_ns == before and not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_openvino_in_lower_precision(tmp_path):
+    pytest.importorskip("openvino", reason="needs openvino: pip install 'softprune[bench]'")
+    nncf = pytest.importorskip("nncf", reason="needs nncf: pip install 'softprune[bench]'")
+    assert nncf
+    files = write_files("zoo:resnet20/uniform-80", tmp_path, onnx=True, size=8)
+    job = Job(files.spx, files.onnx, None, input_shapes(files.spx, 1), tune=False, layers=False)
+    arguments = {"bursts": 1, "seconds": 0.01, "progress": lambda text: None}
+    result = contest(job, ["openvino-int8", "openvino-bf16"], needed=False, **arguments)
+    for name, kind in (("openvino-int8", "int8"), ("openvino-bf16", "bf16")):
+        if name in result["skipped"]:  # a processor without
+            assert (
+                "no instructions for bf16" in result["skipped"][name]
+                or "computes none of its" in result["skipped"][name]
+            )
+            continue
+        found = result["engines"][name]
+        assert found["precision"] == kind and found["layers in it"][0] >= 19 and found["difference"] < SAME[kind]
+
+
+def test_an_engine_that_computes_in_float32_after_all_is_no_rival_in_int8():
+    assert _checked("openvino", {}) == {}
+    assert _checked("openvino-int8", {"layers": [1, 9]})
+    with pytest.raises(OSError, match="openvino-int8 computes none of its 9 layers in int8 here"):
+        _checked("openvino-int8", {"layers": [0, 9]})
+
+
+def test_a_file_that_cannot_be_quantised_leaves_nothing(tmp_path):
+    pytest.importorskip("onnxruntime.quantization", reason="needs onnx and onnxruntime: pip install 'softprune[bench]'")
+    (tmp_path / "network.onnx").write_bytes(b"no network")
+    job = Job("m.spx", str(tmp_path / "network.onnx"), None, ((1, 4),))
+    with pytest.raises(OSError, match="onnxruntime-int8 cannot quantise the network"):
+        make_int8_file("onnxruntime-int8", job)
+    assert [path.name for path in tmp_path.iterdir()] == ["network.onnx"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        ({"against": ["onnxruntime-bf16"]}, "no layers in bf16 for CPUs: choose openvino-bf16"),
+        ({"against": ["softprune-float32"]}, "beside a network of the zoo in int8 alone"),
+        ({"int8": True, "against": []}, "int8 is for networks of the zoo"),
         ({"batch": 0}, "batch is 0, must be 1 to"),
         ({"threads": 300}, "threads is 300"),
         ({"bursts": 0}, "bursts is 0"),
@@ -125,4 +181,8 @@ def test_engines_that_are_not_installed(monkeypatch):
         opponents(["openvino"], module=True)
     monkeypatch.setattr(engines, "find_spec", lambda name: object())
     assert opponents(None, module=False) == ["onnxruntime", "openvino"]
+    assert opponents(None, module=True, int8=True) == ["openvino-int8", "onnxruntime-int8", "softprune-float32"]
+    assert opponents(None, module=False, int8=True) == ["openvino-int8", "onnxruntime-int8"]
+    with pytest.raises(ValueError, match="openvino computes in float32, and the file holds an int8 network"):
+        opponents(["openvino"], module=False, int8=True)
     assert opponents(["torch", "torch"], module=True) == ["torch"]

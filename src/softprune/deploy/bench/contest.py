@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from softprune.deploy.bench.engines import EngineError, Job, Worker, opponents
+from softprune.deploy.bench.engine_process import EngineError, Worker
+from softprune.deploy.bench.engines import BF16, FLOAT32, INT8, Job, opponents, precision_of
+from softprune.deploy.bench.int8_files import make_int8_file
 from softprune.deploy.bench.race import OURS, Burst, Race
 from softprune.deploy.format.spx import read_spx
 from softprune.records import BENCH_FORMAT, BENCH_VERSION, write_text
@@ -26,21 +28,51 @@ def zoo_name(where: str) -> str | None:
     return where.removeprefix(ZOO) if where.startswith(ZOO) else None
 
 
-def write_files(where: str, folder: Path, *, onnx: bool, size: int | None = None) -> tuple[str, str | None]:
-    """Write what the engines read, in a folder; returns the paths of the .spx file and of the ONNX file, if wanted."""
-    spx = where
+class Files(NamedTuple):
+    """What the engines read, as paths."""
+
+    spx: str  # for ours
+    onnx: str | None  # for others, if one of them takes part
+    float_spx: str | None = None  # the network in float32, if ours is int8 and made from it
+    int8: bool = False  # whether ours is
+
+
+def write_files(
+    where: str, folder: Path, *, onnx: bool, size: int | None = None, int8: bool = False, samples: int = 8
+) -> Files:
+    """Write what the engines read in a folder, for a network of the zoo in int8 too, its ranges from random inputs."""
+    spx, float_spx = where, None
     if (name := zoo_name(where)) is not None:
         from softprune.deploy.export import export
         from softprune.deploy.export.zoo import sparse_network, zoo_example
 
-        spx = str(export(sparse_network(name), folder / "network.spx", example=zoo_example(name, size=size)))
-    read_spx(spx)  # a damaged file is refused before anything is made of it
+        module, example = sparse_network(name), zoo_example(name, size=size)
+        spx = str(export(module, folder / "network.spx", example=example))
+        if int8:
+            spx, float_spx = quantised(module, example.shape, folder / "network-int8.spx", samples=samples), spx
+    found = holds_int8(spx)  # a damaged file is refused before anything is made of it
     if not onnx:
-        return spx, None
+        return Files(spx, None, float_spx, found)
     from softprune.deploy.export.onnx import spx_to_onnx
 
     # From the file, not from the module: so it is the same network, and captured once.
-    return spx, str(spx_to_onnx(spx, folder / "network.onnx"))
+    return Files(spx, str(spx_to_onnx(float_spx or spx, folder / "network.onnx")), float_spx, found)
+
+
+def quantised(module: Any, shape: Sequence[int], path: Path, *, samples: int = 8) -> str:
+    """Write a module in int8, its ranges from random inputs of this shape; returns the path."""
+    import torch
+
+    from softprune.deploy.quantize import quantize  # type: ignore[import-not-found]
+
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(1, *shape[1:], generator=generator) for _ in range(samples)]
+    return str(quantize(module, batches).save(path) or path)
+
+
+def holds_int8(spx: str) -> bool:
+    """Whether the network of a file computes with integers."""
+    return any(op.kind == "quantize" for op in read_spx(Path(spx)).graph.ops)
 
 
 def input_shapes(spx: str, batch: int) -> tuple[tuple[int, ...], ...]:
@@ -48,8 +80,9 @@ def input_shapes(spx: str, batch: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(batch if n is None else n for n in shape) for shape in inputs)
 
 
-# Two engines whose outputs differ by more than this, relative to the largest value, did not run the same network.
-SAME = 1e-3
+# Two engines whose outputs differ by more than this, relative to the largest value, did not run the same network; of
+# two precisions the lower one counts. With random weights little is left of a signal after many roundings to 8 bits.
+SAME = {FLOAT32: 1e-3, BF16: 0.1, INT8: 0.5}
 
 Progress = Callable[[str], object]
 
@@ -66,6 +99,7 @@ def bench(
     tune: bool = True,
     layers: bool = True,
     level: str | None = None,
+    int8: bool = False,
     progress: Progress = lambda text: None,
 ) -> dict[str, Any]:
     """Time a network in our engine and in others.
@@ -73,7 +107,8 @@ def bench(
     Args:
         where: a .spx file; or "zoo:resnet50/str-90.23", made on the spot with random weights and the zeros of a
             published budget; also "zoo:resnet50/uniform-80" and "zoo:resnet50/dense".
-        against: other engines: onnxruntime, openvino, torch; None takes those that can be used, () none.
+        against: other engines: onnxruntime, openvino, torch; in lower precision onnxruntime-int8, openvino-int8,
+            openvino-bf16; beside an int8 network of the zoo also softprune-float32. None takes the usual ones, () none.
         batch: samples per call.
         threads: of each engine.
         bursts: of each engine, in turns, ``seconds`` long each.
@@ -81,6 +116,7 @@ def bench(
         tune: whether our engine first measures the fastest way to compute each layer.
         layers: whether to time every layer by itself too.
         level: instruction set of our kernels, "avx512", "avx2" or "portable"; None takes the best.
+        int8: whether our engine runs a network of the zoo in int8; a file says itself what it holds.
         progress: is told what happens.
 
     Returns:
@@ -96,14 +132,20 @@ def bench(
     name = zoo_name(where)
     if size is not None and name is None:
         raise ValueError(f"size {size} is for networks of the zoo: {where} says itself how large its inputs are")
-    names = opponents(against, module=name is not None)
+    if int8 and name is None:
+        raise ValueError(f"int8 is for networks of the zoo: {where} says itself which numbers it holds")
+    names = opponents(against, module=name is not None, int8=int8)
+    if name is None and (int8 := holds_int8(where)):
+        names = opponents(against, module=False, int8=True)
     with tempfile.TemporaryDirectory(prefix="softprune-bench-") as folder:
         progress(f"preparing {where}")
-        spx, onnx = write_files(where, Path(folder), onnx=any(other != "torch" for other in names), size=size)
-        job = Job(spx, onnx, name, input_shapes(spx, batch), batch, threads, tune, layers, level)
+        others = any(other not in ("torch", "softprune-float32") for other in names)
+        files = write_files(where, Path(folder), onnx=others, size=size, int8=int8)
+        shapes = input_shapes(files.spx, batch)
+        job = Job(files.spx, files.onnx, name, shapes, batch, threads, tune, layers, level, files.float_spx, int8)
         result = contest(job, names, bursts=bursts, seconds=seconds, needed=against is not None, progress=progress)
         head = {"format": BENCH_FORMAT, "version": BENCH_VERSION, "network": where}
-        return {**head, "bytes": Path(spx).stat().st_size, **result}
+        return {**head, "bytes": Path(files.spx).stat().st_size, **result}
 
 
 def contest(
@@ -116,9 +158,10 @@ def contest(
         workers = []
         for engine in (OURS, *others):
             progress(f"{engine}: loading" + (" and tuning" if engine == OURS and job.tune else ""))
-            worker = stack.enter_context(Worker(engine, job))
             try:
-                facts[engine] = worker.start()
+                make_int8_file(engine, job)
+                worker = stack.enter_context(Worker(engine, job))
+                facts[engine] = _checked(engine, worker.start())
                 workers.append(worker)
             except EngineError as error:
                 if needed or engine == OURS:
@@ -133,13 +176,24 @@ def contest(
     return {**_summary(job, facts, Race(found)), "skipped": skipped}
 
 
+def _checked(engine: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of an engine, unless it computes in float32 what it should not."""
+    precision = precision_of(engine)
+    if precision != FLOAT32 and not facts["layers"][0]:
+        raise EngineError(f"{engine} computes none of its {facts['layers'][1]} layers in {precision} here")
+    return facts
+
+
 def _summary(job: Job, facts: Mapping[str, dict[str, Any]], race: Race) -> dict[str, Any]:
     ours = facts[OURS]
     standings = {engine: race.standing(engine) for engine in race.bursts}
     others = [engine for engine in standings if engine != OURS]
+    int8 = [engine for engine in others if precision_of(engine) == INT8]
     own = standings[OURS].seconds
     macs, roof = ours.get("macs"), ours.get("roofline")
-    share = None if macs is None or roof is None else 2e-9 * macs * job.batch / own / (roof["l2"] * job.threads)
+    share = None
+    if macs is not None and roof is not None and not job.int8:  # the roofline is that of float32
+        share = 2e-9 * macs * job.batch / own / (roof["l2"] * job.threads)
     return {
         "machine": platform.platform(),
         "processor": ours["processor"],
@@ -152,11 +206,14 @@ def _summary(job: Job, facts: Mapping[str, dict[str, Any]], race: Race) -> dict[
             engine: {
                 **asdict(standing),
                 "version": facts[engine].get("version"),
+                "precision": (INT8 if job.int8 else FLOAT32) if engine == OURS else precision_of(engine),
+                "layers in it": facts[engine].get("layers") if engine != OURS else None,
                 "difference": _difference(facts[engine]["output"], ours["output"]),
             }
             for engine, standing in standings.items()
         },
-        "fastest other": min(others, key=lambda engine: standings[engine].seconds) if others else None,
+        "fastest other": min(others, key=lambda engine: standings[engine].seconds, default=None),
+        "fastest dense int8": min(int8, key=lambda engine: standings[engine].seconds, default=None),
         "ratios": {engine: asdict(race.ratio(OURS, engine)) for engine in others},
         "first start": ours["starts"][0],
         "second start": ours["starts"][1],

@@ -1,25 +1,26 @@
-"""The engines of a benchmark: what they run, how each is started, and the processes that they run in."""
+"""The engines of a benchmark: what they run, how each is started, and in which precision it runs."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing.connection import Connection
-from types import TracebackType
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from softprune.deploy.bench.race import Burst, Runner, run_burst
+from softprune.deploy.bench.race import Runner
 
 Array = NDArray[np.float32]
+FLOAT32, INT8, BF16 = "float32", "int8", "bf16"
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,18 @@ class Job:
     tune: bool = True  # whether our engine measures the fastest way to compute each layer
     layers: bool = True  # whether to time each layer too
     level: str | None = None  # instruction set of our kernels; None takes the best of the processor
+    float_spx: str | None = None  # the network in float32, if ours is int8 and made from it
+    int8: bool = False  # whether our engine computes in int8
 
-    def inputs(self) -> list[Array]:
-        random = np.random.default_rng(0)  # the same numbers in every process
+    def file(self, engine: str, precision: str) -> str:
+        """What another engine reads; an int8 network is made of the ONNX file once (`int8_files`)."""
+        assert self.onnx is not None
+        if precision != INT8 or (self.int8 and self.float_spx is None):
+            return self.onnx
+        return str(Path(self.onnx).with_name(f"{engine}-int8{'.xml' if engine == 'openvino' else '.onnx'}"))
+
+    def inputs(self, seed: int = 0) -> list[Array]:
+        random = np.random.default_rng(seed)  # the same numbers in every process
         return [random.standard_normal(shape).astype(np.float32) for shape in self.shapes]
 
 
@@ -80,24 +90,65 @@ def start_softprune(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, An
     return lambda: engine(*inputs), facts
 
 
-def start_onnxruntime(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, Any]]:
+def start_float32(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, Any]]:
+    """Our engine on the network that the int8 one was made of."""
+    assert job.float_spx is not None
+    runner, facts = start_softprune(replace(job, spx=job.float_spx, layers=False), inputs)
+    return runner, {key: facts[key] for key in ("processor", "level", "starts")}
+
+
+def start_onnxruntime(job: Job, inputs: list[Array], *, precision: str = FLOAT32) -> tuple[Runner, dict[str, Any]]:
     onnxruntime = import_module("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = job.threads, 1
-    session = onnxruntime.InferenceSession(job.onnx, options, providers=["CPUExecutionProvider"])
-    feed = {put.name: x for put, x in zip(session.get_inputs(), inputs, strict=True)}
-    return lambda: session.run(None, feed), {"version": str(onnxruntime.__version__)}
+
+    def session(options: Any) -> Any:
+        options.intra_op_num_threads, options.inter_op_num_threads = job.threads, 1
+        options.log_severity_level = 3  # errors
+        return onnxruntime.InferenceSession(
+            job.file("onnxruntime", precision), options, providers=["CPUExecutionProvider"]
+        )
+
+    opened = session(onnxruntime.SessionOptions())
+    feed = {put.name: x for put, x in zip(opened.get_inputs(), inputs, strict=True)}
+    facts: dict[str, Any] = {"version": str(onnxruntime.__version__)}
+    if precision != FLOAT32:
+        with TemporaryDirectory(prefix="softprune-bench-") as folder:
+            options = onnxruntime.SessionOptions()
+            options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
+            session(options)
+            nodes = import_module("onnx").load(options.optimized_model_filepath).graph.node
+        counts = Counter(node.op_type for node in nodes)
+        facts["layers"] = [sum(counts[kind] for kind in kinds) for kinds in (ORT_INT8, ORT_INT8 + ORT_FLOAT32)]
+    return lambda: opened.run(None, feed), facts
 
 
-def start_openvino(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, Any]]:
-    """OpenVINO's engine for CPUs, for inputs of exactly these shapes and without lower precision."""
+# What ONNX Runtime calls its layers after it has optimised the network.
+ORT_INT8 = ("QLinearConv", "ConvInteger", "QLinearMatMul", "QGemm", "MatMulInteger", "MatMulIntegerToFloat")
+ORT_FLOAT32 = ("Conv", "FusedConv", "NhwcFusedConv", "MatMul", "FusedMatMul", "Gemm", "FusedGemm")
+
+
+def start_openvino(job: Job, inputs: list[Array], *, precision: str = FLOAT32) -> tuple[Runner, dict[str, Any]]:
+    """OpenVINO's engine for CPUs, for inputs of exactly these shapes and without a lower precision than wanted."""
     openvino = import_module("openvino")
     core = openvino.Core()
-    model = core.read_model(job.onnx)
+    if precision == BF16 and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise ValueError("this processor has no instructions for bf16")
+    model = core.read_model(job.file("openvino", precision))
     model.reshape({put.get_any_name(): list(x.shape) for put, x in zip(model.inputs, inputs, strict=True)})
-    exact = {"INFERENCE_NUM_THREADS": job.threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-    request = core.compile_model(model, "CPU", exact).create_infer_request()
-    return lambda: request.infer(inputs), {"version": str(openvino.__version__)}
+    hint = "bf16" if precision == BF16 else "f32"
+    exact = {"INFERENCE_NUM_THREADS": job.threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint}
+    compiled = core.compile_model(model, "CPU", exact)
+    facts: dict[str, Any] = {"version": str(openvino.__version__)}
+    if precision != FLOAT32:
+        nodes = [{key: str(node.get_rt_info()[key].value) for key in ("layerType", "runtimePrecision")}
+                 for node in compiled.get_runtime_model().get_ops()]  # fmt: skip
+        ran = [node["runtimePrecision"] for node in nodes if node["layerType"] in OPENVINO_LAYERS]
+        facts["layers"] = [sum(kind in OPENVINO_TYPES[precision] for kind in ran), len(ran)]
+    request = compiled.create_infer_request()
+    return lambda: request.infer(inputs), facts
+
+
+OPENVINO_LAYERS = ("Convolution", "FullyConnected", "MatMul", "Deconvolution")
+OPENVINO_TYPES = {INT8: ("u8", "i8"), BF16: ("bf16",)}
 
 
 def start_torch(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, Any]]:
@@ -120,102 +171,66 @@ def start_torch(job: Job, inputs: list[Array]) -> tuple[Runner, dict[str, Any]]:
 
 ENGINES: dict[str, Start] = {
     "softprune": start_softprune,
+    "softprune-float32": start_float32,
     "onnxruntime": start_onnxruntime,
+    "onnxruntime-int8": partial(start_onnxruntime, precision=INT8),
     "openvino": start_openvino,
+    "openvino-int8": partial(start_openvino, precision=INT8),
+    "openvino-bf16": partial(start_openvino, precision=BF16),
     "torch": start_torch,
 }
 # Engine -> packages it needs.
-NEEDS = {"onnxruntime": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino"), "torch": ("torch",)}
-
-PATIENCE = 900.0  # seconds until a silent process is given up; a large network is tuned in a fraction of it
-
-
-class EngineError(OSError):
-    """An engine could not run the network; the others could."""
-
-
-class Worker:
-    """A process with one engine, which ends when the pipe to it does; ``patience`` seconds are waited for an answer."""
-
-    def __init__(self, engine: str, job: Job, *, patience: float = PATIENCE) -> None:
-        self.engine, self._patience = engine, patience
-        context = multiprocessing.get_context("spawn")
-        self._pipe, self._there = context.Pipe()
-        self.process = context.Process(target=work, args=(self._there, engine, job), daemon=True)
-
-    def __enter__(self) -> Worker:
-        self.process.start()
-        self._there.close()  # so that the pipe ends with the process
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pipe.close()
-        self.process.join(5 if kind is None else 0)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-
-    def start(self) -> dict[str, Any]:
-        """Facts about the engine after it has run the network once, the first numbers of its result as "output".
-
-        An EngineError says that it cannot run it, died or is silent; so in `burst`.
-        """
-        facts = self._answer("loading the network")
-        if "error" in facts:
-            raise EngineError(f"{self.engine} cannot run the network: {facts['error']}")
-        return dict(facts)
-
-    def burst(self, seconds: float) -> Burst:
-        with suppress(OSError):  # the answer tells that it is dead
-            self._pipe.send(seconds)
-        burst = self._answer("it was timed")
-        assert isinstance(burst, Burst)
-        return burst
-
-    def _answer(self, what: str) -> Any:
-        if not self._pipe.poll(self._patience):
-            raise EngineError(f"the process of {self.engine} said nothing for {self._patience:g} s while {what}")
-        try:
-            return self._pipe.recv()
-        except (EOFError, OSError) as error:
-            self.process.join(5)
-            code = self.process.exitcode
-            raise EngineError(f"the process of {self.engine} ended with exit code {code} while {what}") from error
+NEEDS = {
+    "softprune-float32": (),
+    "onnxruntime": ("onnx", "onnxruntime"),
+    "onnxruntime-int8": ("onnx", "onnxruntime"),
+    "openvino": ("onnx", "openvino"),
+    "openvino-int8": ("onnx", "openvino", "nncf"),
+    "openvino-bf16": ("onnx", "openvino"),
+    "torch": ("torch",),
+}
+# Those that take part if none are named, beside a float32 and beside an int8 network.
+USUAL = {False: ("onnxruntime", "openvino", "torch"), True: ("openvino-int8", "onnxruntime-int8", "softprune-float32")}
 
 
-def work(pipe: Connection, engine: str, job: Job) -> None:
-    """The process of a `Worker`: sends facts once the network has run, then a burst for every duration received."""
-    try:
-        call, facts = ENGINES[engine](job, job.inputs())
-        pipe.send({**facts, "output": first_numbers(call())})
-    except Exception as error:
-        pipe.send({"error": f"{type(error).__name__}: {error}"})
-        return
-    with suppress(EOFError, OSError):  # the other end is closed when nothing more is wanted
-        while True:
-            pipe.send(run_burst(call, pipe.recv()))
+def precision_of(engine: str) -> str:
+    """What another engine computes in."""
+    return next((kind for kind in (INT8, BF16) if engine.endswith(f"-{kind}")), FLOAT32)
 
 
-def opponents(wanted: Sequence[str] | None, *, module: bool) -> list[str]:
-    """The names of the engines that take part beside ours, each once; None takes all that can be used.
+def opponents(wanted: Sequence[str] | None, *, module: bool, int8: bool = False) -> list[str]:
+    """The names of the engines that take part beside ours, each once; None takes the usual ones that can be used.
 
-    ``module`` says whether there is a module that PyTorch could run.
+    Args:
+        wanted: the names.
+        module: whether the network comes with its module, in float32.
+        int8: whether our engine runs it in int8.
     """
     if wanted is None:
-        return [name for name in NEEDS if not missing(name) and (module or name != "torch")]
-    if unknown := [name for name in wanted if name not in NEEDS]:
-        raise ValueError(f"there is no engine {unknown[0]!r} to compare with: choose from {', '.join(NEEDS)}")
+        usual = [name for name in USUAL[int8] if _unfit(name, module=module, int8=int8) is None]
+        return [name for name in usual if not missing(name)]
     for name in wanted:
-        if name == "torch" and not module:
-            raise ValueError(
-                "torch needs the module, which a .spx file does not hold: leave torch out, or name a network of the "
-                "zoo, such as zoo:resnet50/str-90.23"
-            )
+        if name == "onnxruntime-bf16":
+            raise ValueError("ONNX Runtime has no layers in bf16 for CPUs: choose openvino-bf16 or onnxruntime-int8")
+        if name not in NEEDS:
+            raise ValueError(f"there is no engine {name!r} to compare with: choose from {', '.join(NEEDS)}")
+        if (reason := _unfit(name, module=module, int8=int8)) is not None:
+            raise ValueError(reason)
         if absent := missing(name):
             raise ImportError(f"{name} needs {' and '.join(absent)}: pip install 'softprune[bench]'")
     return list(dict.fromkeys(wanted))
+
+
+def _unfit(name: str, *, module: bool, int8: bool) -> str | None:
+    """Why an engine cannot run the network."""
+    way_out = f"leave {name} out, or name a network of the zoo, such as zoo:resnet50/str-90.23"
+    if name == "torch" and not module:
+        return f"torch needs the module, which a .spx file does not hold: {way_out}"
+    if name == "softprune-float32" and not (int8 and module):
+        return "softprune-float32 takes part beside a network of the zoo in int8 alone: leave it out"
+    if int8 and not module and precision_of(name) != INT8:
+        return f"{name} computes in {precision_of(name)}, and the file holds an int8 network: {way_out} with --int8"
+    return None
 
 
 def missing(name: str) -> list[str]:

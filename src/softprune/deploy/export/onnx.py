@@ -155,6 +155,9 @@ def _pool(nodes: Nodes, op: Op) -> None:
 
 def _adaptive(nodes: Nodes, op: Op) -> None:
     """Means as products with matrices that hold the windows, because windows may differ in size."""
+    if op.fields["size"] == [1, 1]:
+        nodes.node("GlobalAveragePool", op.inputs, op.output)
+        return
     before = nodes.graph.shapes[op.inputs[0]][2:]
     rows, columns = (_windows(int(size), part) for size, part in zip(before, op.fields["size"], strict=True))
     across = nodes.node("MatMul", [op.inputs[0], nodes.constant(columns.T)])

@@ -7,14 +7,15 @@ import sys
 import pytest
 
 from softprune.deploy.bench.contest import input_shapes, write_files
-from softprune.deploy.bench.engines import EngineError, Job, Worker, first_numbers
+from softprune.deploy.bench.engine_process import EngineError, Worker
+from softprune.deploy.bench.engines import Job, first_numbers
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    spx, _ = write_files("zoo:digits/uniform-80", tmp_path_factory.mktemp("bench"), onnx=False)
+    spx = write_files("zoo:digits/uniform-80", tmp_path_factory.mktemp("bench"), onnx=False).spx
     return Job(spx, None, None, input_shapes(spx, 1), tune=False, layers=False)
 
 
