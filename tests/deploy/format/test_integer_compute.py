@@ -166,3 +166,77 @@ def test_bytes_go_through_a_whole_graph():
     # q is 10 and 20 steps from 128; h = 0.5 (10 - 40) + 10 = -5 and 2 * 60 + 20 = 140.
     # Of these y has the sums -270 and 400; its residual is x.
     assert found.tolist() == [[-134, 802]]
+
+
+# Where a processor adds pairs of products in 16 bits, larger weights saturate in onnxruntime.
+SAFE = 63
+
+
+def onnx_run(kind, inputs, outputs, constants, **attributes):
+    """One operation of ONNX in onnxruntime; constants are inputs that do not change."""
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    names = [f"i{place}" for place in range(len(inputs))]
+    node = onnx.helper.make_node(kind, names, ["y"], **attributes)
+    held = [onnx.numpy_helper.from_array(inputs[place], names[place]) for place in constants]
+    given = [
+        onnx.helper.make_tensor_value_info(names[i], onnx.helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for i, x in enumerate(inputs)
+        if i not in constants
+    ]
+    kind_out = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(outputs))
+    graph = onnx.helper.make_graph(
+        [node], "one", given, [onnx.helper.make_tensor_value_info("y", kind_out, None)], held
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {names[i]: x for i, x in enumerate(inputs) if i not in constants})[0]
+
+
+CONVOLUTIONS = [
+    {"strides": (1, 1), "pads": (1, 1), "dilations": (1, 1), "group": 1},
+    {"strides": (2, 1), "pads": (0, 2), "dilations": (1, 2), "group": 2},
+    {"strides": (2, 2), "pads": (1, 1), "dilations": (1, 1), "group": 8},
+]
+
+
+@pytest.mark.parametrize("attributes", CONVOLUTIONS)
+@pytest.mark.parametrize("zero", [0, 77, 255])
+def test_convolutions_agree_with_onnxruntime(attributes, zero):
+    generator = np.random.default_rng(zero)
+    x = bytes_of(generator, 2, 8, 9, 7)
+    groups, pads = attributes["group"], attributes["pads"]
+    weight = generator.integers(-SAFE, SAFE + 1, (8, 8 // groups, 3, 3), dtype=np.int8)
+    fields = {"stride": attributes["strides"], "padding": pads, "dilation": attributes["dilations"], "groups": groups}
+    said = {**attributes, "pads": (*pads, *pads)}
+    sums = onnx_run("ConvInteger", [x, weight, np.uint8(zero)], np.int32, (1, 2), **said)
+    found = one("conv2d_int8", x, weights={"weight": weight, "factor": np.ones(8, f32)}, zero=zero, **fields)
+    assert found.dtype == f32 and np.array_equal(found, sums)
+    bias, scales = (
+        generator.integers(-3000, 3000, 8, dtype=np.int32),
+        generator.uniform(0.5, 2, 8).astype(f32) * f32(0.01),
+    )
+    steps, out_scale, out_zero = f32(0.02), f32(0.02 * np.abs(sums).max() * 0.02 / 128), 99
+    inputs = [x, steps, np.uint8(zero), weight, scales, np.zeros(8, np.int8), out_scale, np.uint8(out_zero), bias]
+    wanted = onnx_run("QLinearConv", inputs, np.uint8, range(1, 9), **said)
+    weights = {"weight": weight, "bias": bias, "factor": steps * scales / out_scale}
+    found = one("conv2d_int8", x, weights=weights, zero=zero, out_zero=out_zero, low=0, high=255, **fields)
+    assert np.abs(found.astype(int) - wanted).max() <= 1 and (found == wanted).mean() > 0.99
+    assert len(np.unique(found)) > 50
+
+
+@pytest.mark.parametrize("zero", [0, 77, 255])
+def test_linear_layers_agree_with_onnxruntime(zero):
+    generator = np.random.default_rng(zero)
+    x, weight = bytes_of(generator, 3, 5, 30), generator.integers(-SAFE, SAFE + 1, (12, 30), dtype=np.int8)
+    turned = np.ascontiguousarray(weight.T)
+    sums = onnx_run("MatMulInteger", [x, turned, np.uint8(zero)], np.int32, (1, 2))
+    found = one("linear_int8", x, weights={"weight": weight, "factor": np.ones(12, f32)}, zero=zero)
+    assert found.dtype == f32 and np.array_equal(found, sums)
+    scale, out_scale = f32(0.013), f32(0.02 * 0.013 * np.abs(sums).max() / 128)
+    inputs = [x, f32(0.02), np.uint8(zero), turned, scale, np.int8(0), out_scale, np.uint8(99)]
+    wanted = onnx_run("QLinearMatMul", inputs, np.uint8, range(1, 8))
+    weights = {"weight": weight, "factor": np.full(12, f32(0.02) * scale / out_scale, f32)}
+    found = one("linear_int8", x, weights=weights, zero=zero, out_zero=99, low=0, high=255)
+    assert np.abs(found.astype(int) - wanted).max() <= 1 and (found == wanted).mean() > 0.99

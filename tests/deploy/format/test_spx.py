@@ -1,13 +1,18 @@
-"""Version 1 of the file as it was first written: it is still written like that, and still read."""
+"""Version 1 of the file as it was first written: still written like that, and still read. Version 2 comes back."""
 
 from pathlib import Path
 
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from integer_graphs import IntegerGraph, residual_network, token_network, whole_numbers
 
 from softprune.deploy.export.exporting import write_spx
 from softprune.deploy.format.graph import Graph, Op
 from softprune.deploy.format.reference import run
-from softprune.deploy.format.spx import read_spx
+from softprune.deploy.format.spx import check_built, read_spx
+from softprune.deploy.format.value_kinds import infer_kinds
 
 GOLDEN = Path(__file__).with_name("version1.spx")
 
@@ -43,3 +48,62 @@ def test_the_first_release_is_still_read():
     # hidden = relu(1 - 2 + 0, 2 + 1, 3 + 2, 4 + 3, 5 + 4, 6 + 5, 7 + 6, 8 + 7); out reads hidden 0, hidden 7, input 3
     (found,) = run(model.graph.document, weights, [np.ones((1, 4), np.float32)])
     assert found.tolist() == [[0.5 * 0 - 15, 3]]
+
+
+@st.composite
+def integer_graphs(draw):
+    """Layers of any size and density, of bytes and of floats, one behind the other."""
+    net = IntegerGraph((draw(st.integers(1, 40)),), seed=draw(st.integers(0, 99)))
+    width, value, zero = net.graph.inputs["x"][1], "x", None
+    for _ in range(draw(st.integers(1, 4))):
+        outputs = draw(st.integers(1, 60))
+        if zero is None:
+            zero = draw(st.integers(0, 255))
+            value = net.add("quantize", value, scale=draw(st.floats(1e-30, 1e30)), zero=zero)
+        out_zero = draw(st.none() | st.integers(0, 255))
+        ending = {"out_zero": out_zero, "low": None if out_zero is None else 0, "high": None if out_zero is None else 9}
+        value = net.linear(value, (outputs, width), zero=zero, **ending)
+        fields = net.graph.ops[-1].fields
+        net.graph.weights[fields["weight"]] = whole_numbers(net.generator, (outputs, width), draw(st.floats(0, 1)))
+        if draw(st.booleans()):
+            fields["bias"] = None
+        width, zero = outputs, out_zero
+    used = {name for op in net.graph.ops for _, name in op.weight_names()}
+    net.graph.weights = {name: array for name, array in net.graph.weights.items() if name in used}
+    return net.finish(value if zero is None else net.add("dequantize", value, scale=1.0, zero=zero))
+
+
+def assert_comes_back(graph, path):
+    write_spx(graph, path)
+    model = read_spx(path)
+    assert model.file.metadata["version"] == "2"
+    for part in ("inputs", "outputs", "ops"):
+        assert model.graph.document[part] == graph.document[part]
+    assert list(model.weights) == list(graph.weights)
+    for name, array in graph.weights.items():
+        weight = model.weights[name]
+        assert weight.dense().dtype == array.dtype and np.array_equal(weight.dense(), array)
+        places, values = weight.nonzeros()
+        assert values.dtype == array.dtype and np.array_equal(array.reshape(-1)[places], values)
+        assert len(places) == weight.count() == np.count_nonzero(array)
+    assert infer_kinds(model.graph, model.weights) == check_built(graph)
+    return model
+
+
+@settings(max_examples=40, deadline=None)
+@given(integer_graphs())
+def test_networks_of_bytes_come_back_from_their_files(tmp_path_factory, graph):
+    assert_comes_back(graph, tmp_path_factory.mktemp("bytes") / "net.spx")
+
+
+@pytest.mark.parametrize(("graph", "shape"), [(residual_network(), (3, 9, 11)), (token_network(), (6, 8))])
+def test_networks_of_bytes_mean_the_same_in_their_files(graph, shape, tmp_path):
+    model = assert_comes_back(graph, tmp_path / "a.spx")
+    weights = {name: weight.dense() for name, weight in model.weights.items()}
+    x = np.random.default_rng(0).standard_normal((3, *shape)).astype(np.float32)
+    for found, wanted in zip(
+        run(model.graph.document, weights, [x]), run(graph.document, graph.weights, [x]), strict=True
+    ):
+        assert found.dtype == np.float32 and np.array_equal(found, wanted) and len(np.unique(found)) > 8
+    write_spx(graph, tmp_path / "b.spx")
+    assert (tmp_path / "a.spx").read_bytes() == (tmp_path / "b.spx").read_bytes()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from safetensors import safe_open
 from softprune.deploy.export.exporting import write_spx
 from softprune.deploy.format.graph import Graph, Op
 from softprune.deploy.format.spx import read_spx
-from softprune.deploy.format.storage import _as_gaps, _as_mask, _as_rice, stored
+from softprune.deploy.format.storage import _as_gaps, _as_mask, _as_rice, read_weight, stored
 
 
 def sparse(shape, density, seed=0):
@@ -191,3 +192,46 @@ def test_an_infinite_number_in_the_graph_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Out of range float values"):
         write_spx(graph, tmp_path / "net.spx")
     assert not list(tmp_path.iterdir())
+
+
+def coded(bits, codes, values=3, dtype=np.int8, shape=(19,)):
+    """A weight with Rice codes as a file may have it."""
+    tensors = {"w.rice": np.array([bits, *codes], np.uint8)}
+    return read_weight("w", {"shape": list(shape), "storage": "rice"}, {**tensors, "w.values": np.ones(values, dtype)})
+
+
+# Of the codes of test_rice_codes_by_hand: k = 2, gaps of 1, 6 and 9 lead to place 18.
+HEAD, REST = 0b011010, 0b011001
+FORGED = {
+    "nothing": (lambda: read_weight("w", {"shape": [9], "storage": "rice"}, {"w.values": np.int8([1])}), "w.rice"),
+    "floats": (lambda: coded(2, [HEAD, REST], dtype=np.float32), "'w.values' is missing or not of type i1"),
+    "one byte more": (lambda: coded(2, [HEAD, REST, 0]), "does not hold 3"),
+    "one byte less": (lambda: coded(2, [HEAD]), "does not hold 3"),
+    "one value more": (lambda: coded(2, [0b11011010, REST], values=4), "does not hold 4"),
+    "places behind the end": (lambda: coded(2, [HEAD, REST], shape=(18,)), "lead to place 18 of 18 numbers"),
+    "more values than places": (lambda: coded(0, [0] * 3, values=20), "lead to place 19 of 19 numbers"),
+    "many bits": (lambda: coded(33, [0], values=1), "Rice codes of 33 bits"),
+    "bits that no gap needs": (lambda: coded(27, [0] * 500_000, values=1000, shape=(1 << 27,)), "of 27 bits for 1000"),
+    "a long code": (lambda: coded(0, [255] * 1_000_000, values=1, shape=(100,)), "1000001 bytes, at most 15 are used"),
+    "empty": (lambda: coded(0, [], values=0, shape=(1 << 28,)), "too large"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_forged_rice_codes_are_refused_in_little_memory(what):
+    make, message = FORGED[what]
+    assert coded(2, [HEAD, REST]).nonzeros()[0].tolist() == [1, 8, 18]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=message):
+            make()
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_weights_of_other_types_are_refused():
+    for storage, dtype in (("dense", np.uint16), ("mask", np.uint8), ("gaps", np.int32), ("rice", np.uint8)):
+        tensors = {name: np.zeros(2, dtype) for name in ("w", "w.values")}
+        with pytest.raises(ValueError, match="is missing or not of type"):
+            read_weight("w", {"shape": [2], "storage": storage}, tensors)

@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from softprune.deploy.format.graph import WEIGHT_FIELDS, Graph, Op, Weight
-from softprune.deploy.format.operations import MAX_SIZE, OPERATIONS, Within, is_integer
+from softprune.deploy.format.operations import MAX_SIZE, OPERATIONS, Within, infer, is_integer
 from softprune.deploy.format.storage import TensorFile, read_tensors, read_weight, stored, whole_numbers
 from softprune.deploy.format.value_kinds import INTEGER, check_integers
 
@@ -72,9 +73,12 @@ def read_spx(path: str | Path) -> Model:
 
 
 def check_built(graph: Graph) -> dict[str, str]:
-    """The kind of every value of a graph that has its weights; a ValueError if its file could not be read again."""
+    """The kind of every value of a graph that has its weights; a ValueError if its file could not be loaded again."""
     read_graph(json.loads(json.dumps(graph.document)))
-    return check_integers(graph, {name: Weight(array.shape, array) for name, array in graph.weights.items()})
+    weights = {name: Weight(array.shape, array) for name, array in graph.weights.items()}
+    kinds = check_integers(graph, weights)
+    infer(graph, weights, 1)
+    return kinds
 
 
 def read_graph(document: Any) -> Graph:
@@ -145,7 +149,7 @@ def _read_op(entry: Any, weights: Mapping[str, Any]) -> Op:
 def spx_content(graph: Graph) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """The tensors and the metadata of a graph's file, each weight in its smallest form."""
     integer = any(op.kind in INTEGER for op in graph.ops)
-    if integer:
+    if integer or any(array.dtype != np.float32 for array in graph.weights.values()):
         check_built(graph)
     document = graph.document
     tensors: dict[str, NDArray[Any]] = {}
