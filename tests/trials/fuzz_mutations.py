@@ -14,7 +14,9 @@ NUMBERS = (-1, 0, 1, 2, 3, 7, 16, 255, 65536, (1 << 24) - 1, 1 << 31, (1 << 63) 
 OTHERS = (0.5, float("nan"), float("inf"), -1e308, None, True, "", "x", [], [1, 1], [0, -1], {}, [[]])
 FLOATS = (float("nan"), float("inf"), -float("inf"), -0.0, 0.0, 1e-45, 3e38, -1.0)
 STEPS = (-2, -1, 1, 2, 5)
-REFERENCES = ("weight", "bias", "scale", "shift", "mask", "residual")
+FACTORS = (-1.0, 0.0, 1e-40, 1e-20, 1e-3, 3.0, 1e3, 1e20, 1e40)
+WHOLE = {"I8": ("<b", (-128, -127, 0, 1, 127)), "I32": ("<i", (-(1 << 31), -1, 0, (1 << 30) - 1, (1 << 31) - 1))}
+REFERENCES = ("weight", "bias", "scale", "shift", "mask", "residual", "factor", "table")
 
 
 @dataclass
@@ -86,15 +88,20 @@ def data(content: bytes, dice: random.Random) -> bytes:
 
 
 def structure(content: bytes, dice: random.Random) -> bytes:
-    """Move nonzeros: bits of a mask change places, a gap gives to another, so that all counts still fit."""
+    """Move nonzeros: bits of a mask change places, a gap gives to another, so that all counts still fit.
+
+    The last bytes of Rice codes, which are the lower bits of gaps, may become any others.
+    """
     parts = Parts.of(content)
-    names = [name for name in parts.tensors() if name.endswith((".mask", ".gaps"))]
+    names = [name for name in parts.tensors() if name.endswith((".mask", ".gaps", ".rice"))]
     for name in dice.sample(names, min(len(names), dice.randint(1, 3))):
         begin, end = parts.header[name]["data_offsets"]
         if name.endswith(".mask"):
             for _ in range(dice.randint(1, 20)):
                 first, second = dice.randrange(begin, end), dice.randrange(begin, end)
                 parts.body[first], parts.body[second] = parts.body[second], parts.body[first]
+        elif name.endswith(".rice"):
+            parts.body[dice.randrange((begin + end) // 2, end)] ^= 1 << dice.randrange(8)
         elif parts.header[name]["dtype"] == "U8":
             first, second = dice.randrange(begin, end), dice.randrange(begin, end)
             moved = min(dice.choice([1, 3, 255]), parts.body[first], 255 - parts.body[second])
@@ -106,11 +113,14 @@ def structure(content: bytes, dice: random.Random) -> bytes:
 def values(content: bytes, dice: random.Random) -> bytes:
     """Weights that are no numbers, infinite, zero or huge."""
     parts = Parts.of(content)
-    names = [name for name in parts.tensors() if parts.header[name]["dtype"] == "F32"]
+    forms = {"F32": ("<f", FLOATS), **WHOLE}
+    names = [name for name in parts.tensors() if parts.header[name]["dtype"] in forms]
     for _ in range(dice.randint(1, 4)):
-        begin, end = parts.header[dice.choice(names)]["data_offsets"]
-        place = begin + 4 * dice.randrange((end - begin) // 4)
-        parts.body[place : place + 4] = struct.pack("<f", dice.choice(FLOATS))
+        entry = parts.header[dice.choice(names)]
+        form, numbers = forms[entry["dtype"]]
+        size = struct.calcsize(form)
+        place = dice.randrange(*entry["data_offsets"], size)
+        parts.body[place : place + size] = struct.pack(form, dice.choice(numbers))
     return parts.joined()
 
 
@@ -125,7 +135,7 @@ def header(content: bytes, dice: random.Random) -> bytes:
     elif kind == 1:
         entry["data_offsets"] = dice.choice([other["data_offsets"], [n + dice.choice(STEPS) for n in (0, 4)]])
     elif kind == 2:
-        entry["dtype"] = dice.choice(["U8", "U16", "F32", "F64", "BF16", 7])
+        entry["dtype"] = dice.choice(["U8", "U16", "I8", "I32", "F32", "F64", "BF16", 7])
     elif kind == 3:
         entry["shape"] = dice.choice([[*entry["shape"], 1], entry["shape"][::-1], [1 << 62, 4], other["shape"], []])
     elif kind == 4:
@@ -163,7 +173,7 @@ def change(node: Any, dice: random.Random) -> None:
 
 
 def numbers(content: bytes, dice: random.Random) -> bytes:
-    """Change one number of an operation by a little: what is near to valid gets far."""
+    """Change one number of an operation by a little, or one with a point by much: what is near to valid gets far."""
     parts = Parts.of(content)
     found = []
     for entry in parts.graph["ops"]:
@@ -175,7 +185,10 @@ def numbers(content: bytes, dice: random.Random) -> bytes:
     for _ in range(dice.randint(1, 2) if found else 0):
         place, key = dice.choice(found)
         old = place[key]
-        place[key] = (not old) if isinstance(old, bool) else old + dice.choice(STEPS)
+        if isinstance(old, float) and dice.random() < 0.5:
+            place[key] = old * dice.choice(FACTORS)
+        else:
+            place[key] = (not old) if isinstance(old, bool) else old + dice.choice(STEPS)
     return parts.joined()
 
 
@@ -204,7 +217,7 @@ def weights(content: bytes, dice: random.Random) -> bytes:
         entry["shape"][i] //= factor
         entry["shape"][j] *= factor
     elif kind == 2:
-        entry["storage"] = dice.choice(["dense", "mask", "gaps", "", None])
+        entry["storage"] = dice.choice(["dense", "mask", "gaps", "rice", "", None])
     else:
         parts.graph["weights"][first], parts.graph["weights"][second] = parts.graph["weights"][second], entry
     return parts.joined()

@@ -12,8 +12,13 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "deploy"))
 
+from integer_graphs import residual_network, token_network  # noqa: E402
 from spx_compare import sparse  # noqa: E402
 from spx_files import op, write_net  # noqa: E402
+
+from softprune.deploy.format.graph import Graph  # noqa: E402
+from softprune.deploy.format.spx import spx_content  # noqa: E402
+from softprune.deploy.format.storage import write_tensors  # noqa: E402
 
 REST = {"bias": None, "activation": "relu", "residual": None}
 CONV = {"dilation": [1, 1], "groups": 1, **REST}
@@ -24,6 +29,7 @@ POINT = {"stride": [1, 1], "padding": [0, 0], **CONV}
 def write_seeds(folder: Path, *, exported: bool = True) -> list[Path]:
     """Write all files; those that torch exports only if asked for and where it is installed."""
     written = [_image(folder), _tokens(folder), _blocks(folder), _depthwise(folder), _numbers(folder)]
+    written += [_bytes(folder, "residual", residual_network()), _bytes(folder, "rows", token_network())]
     if not exported:
         return written
     try:
@@ -132,6 +138,13 @@ def _numbers(folder: Path) -> Path:
         op("linear", ["o"], "y", weight="c", **{**REST, "activation": None}),
     ]
     return write_net(folder / "numbers.spx", {"x": (30,), "z": (40,)}, ops, weights, outputs=["y", "o"])
+
+
+def _bytes(folder: Path, name: str, graph: Graph) -> Path:
+    """A network of bytes."""
+    path = folder / f"{name}.spx"
+    write_tensors(path, *spx_content(graph))
+    return path
 
 
 def _exported(folder: Path) -> list[Path]:

@@ -13,11 +13,14 @@ import pytest
 from fuzz_mutations import MUTATIONS, Parts
 from fuzz_seeds import write_seeds
 from fuzz_spx import make_case
+from integer_graphs import residual_network
 from spx_files import op, write_net
 
 from softprune.deploy.engine.inference import Engine, load
+from softprune.deploy.format.graph import Op
+from softprune.deploy.format.spx import check_built
 
-CASES = 240
+CASES = 300
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,30 @@ def test_where_numbers_are_finite_is_compared(tmp_path: Path) -> None:
                 compare_finite(engine, [x], {"wrong": [wrong]})
         x[0] = 3e38
         assert compare_finite(engine, [x], {"any": [skipped]}) == "by order"
+
+
+def test_networks_of_bytes_are_compared_bit_for_bit_where_they_are_exact() -> None:
+    from fuzz_case import DifferenceError, compare_bytes, exact_outputs
+
+    graph = residual_network()
+    kinds = check_built(graph)
+    exact = exact_outputs(graph, kinds)
+    assert exact == [True, True, False]  # the last is a mean
+    wanted = [np.ones((2, 3), np.float32) for _ in exact]
+    near = [x * np.float32(1 + 1e-6) for x in wanted]
+    compare_bytes("near", [*wanted[:2], near[2]], wanted, exact)
+    for place in (0, 1):
+        with pytest.raises(DifferenceError, match=r"near: .* at "):
+            compare_bytes("near", [*wanted[:place], near[place], *wanted[place + 1 :]], wanted, exact)
+    with pytest.raises(DifferenceError, match="differs by"):
+        compare_bytes("far", [*wanted[:2], 2 * wanted[2]], wanted, exact)
+    mean = graph.outputs[2]
+    graph.ops.append(Op("quantize", "", [mean], "bytes", {"scale": 1.0, "zero": 0}))
+    graph.ops.append(Op("dequantize", "", ["bytes"], "last", {"scale": 1.0, "zero": 0}))
+    assert exact_outputs(graph, check_built(graph)) is None
+    compare_bytes("anything", [2 * x for x in wanted], wanted, None)
+    with pytest.raises(DifferenceError, match="shape"):
+        compare_bytes("anything", [x[:1] for x in wanted], wanted, None)
 
 
 def test_a_case_is_its_number(seeds: list[Path]) -> None:
