@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from softprune.deploy.export.exporting import to_graph, with_suffix
-from softprune.deploy.format.graph import Array, Graph, Op
+from softprune.deploy.export.onnx_int8 import INT8_NODES, around_bytes, zeros_of_bytes
+from softprune.deploy.format.graph import Array, Graph, Op, Weight
 from softprune.deploy.format.operations import OPERATIONS, infer
-from softprune.deploy.format.spx import Model, read_spx
+from softprune.deploy.format.spx import check_built, read_spx
+from softprune.deploy.format.value_kinds import EITHER
 from softprune.records import write_whole
 from softprune.structure.program import Example
 
@@ -38,16 +40,20 @@ class Nodes:
     def constant(self, array: NDArray[Any] | Sequence[int] | float) -> str:
         """Add an array; whole numbers are int64, others float32."""
         content = np.asarray(array)
+        return self.exact(content.astype(np.int64 if content.dtype.kind in "iu" else np.float32))
+
+    def exact(self, array: NDArray[Any] | np.generic) -> str:
+        """Add an array of the type that it has."""
         name = f"c{len(self.constants)}"
-        self.constants[name] = content.astype(np.int64 if content.dtype.kind in "iu" else np.float32)
+        self.constants[name] = np.ascontiguousarray(array).reshape(array.shape)
         return name
 
     def weight(self, op: Op, field: str, shape: Sequence[int] | None = None) -> str:
         """A weight of an operation, in its own or another shape."""
         name = op.fields[field]
         array = self.graph.weights[name]
-        if shape is not None and tuple(shape) != array.shape:
-            return self.constant(array.reshape(shape))
+        if shape is not None and (array := array.reshape(shape)).shape != self.graph.weights[name].shape:
+            return self.exact(array)
         self.constants[name] = array
         return str(name)
 
@@ -239,6 +245,7 @@ def _resize(nodes: Nodes, op: Op) -> None:
 
 
 NODES: dict[str, Callable[[Nodes, Op], object]] = {
+    **INT8_NODES,
     **dict.fromkeys(SAME, _same),
     **dict.fromkeys(
         ("relu6", "silu", "hardsigmoid"), lambda nodes, op: _activate(nodes, op.kind, op.inputs[0], op.output)
@@ -288,6 +295,23 @@ def export_onnx(module: nn.Module, path: str | os.PathLike[str], *, example: Exa
     return _write(path, lambda: to_graph(module, example), sparse=sparse)
 
 
+def write_onnx_int8(graph: Graph, path: str | os.PathLike[str]) -> Path:
+    """Write a graph with integer operations as ONNX with QuantizeLinear and DequantizeLinear; replaces a file.
+
+    ONNX Runtime's bytes and the graph's differ by one step at most.
+
+    Raises:
+        ImportError: if the package onnx is missing.
+        ValueError: if a value, a weight or a bound does not fit its operation; nothing is written then.
+    """
+
+    def whole() -> Graph:
+        check_built(graph)
+        return _graph(graph, {name: Weight(array.shape, array) for name, array in graph.weights.items()})
+
+    return _write(path, whole, sparse=False)
+
+
 def _write(path: str | os.PathLike[str], graph: Callable[[], Graph], *, sparse: bool) -> Path:
     target = with_suffix(path, ".onnx")
     try:
@@ -302,8 +326,12 @@ def _write(path: str | os.PathLike[str], graph: Callable[[], Graph], *, sparse: 
 
 def _to_onnx(onnx: Any, graph: Graph, *, sparse: bool) -> Any:
     nodes = Nodes(graph, onnx.helper)
+    zeros = zeros_of_bytes(graph.ops)
     for op in graph.ops:
-        NODES[op.kind](nodes, op)
+        if op.kind in EITHER and op.output in zeros:
+            around_bytes(nodes, op, zeros, NODES[op.kind])
+        else:
+            NODES[op.kind](nodes, op)
     make, floats = onnx.helper, onnx.TensorProto.FLOAT
     inputs = [make.make_tensor_value_info(name, floats, ["batch", *shape[1:]]) for name, shape in graph.inputs.items()]
     outputs = [
@@ -312,7 +340,12 @@ def _to_onnx(onnx: Any, graph: Graph, *, sparse: bool) -> Any:
     ]
     body = make.make_graph(nodes.made, "softprune", inputs, outputs)
     for name, array in nodes.constants.items():
-        if sparse and array.ndim > 1 and np.count_nonzero(array) < SPARSE_BELOW * array.size:
+        if (
+            sparse
+            and array.ndim > 1
+            and array.dtype == np.float32
+            and np.count_nonzero(array) < SPARSE_BELOW * array.size
+        ):
             body.sparse_initializer.append(_sparse(onnx, name, array))
         else:
             body.initializer.append(onnx.numpy_helper.from_array(array, name))
@@ -334,16 +367,21 @@ WHOLE = {"start": 0, "stop": np.iinfo(np.int64).max}
 
 def spx_to_onnx(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
     """Write the network of a .spx file as ONNX, with dense weights; an existing file is replaced as a whole."""
-    return _write(path, lambda: _graph(read_spx(Path(source))), sparse=False)
+
+    def whole() -> Graph:
+        model = read_spx(Path(source))
+        return _graph(model.graph, model.weights)
+
+    return _write(path, whole, sparse=False)
 
 
-def _graph(model: Model) -> Graph:
-    few, more = (infer(model.graph, model.weights, batch) for batch in (2, 3))
+def _graph(graph: Graph, held: Mapping[str, Weight]) -> Graph:
+    few, more = (infer(graph, held, batch) for batch in (2, 3))
     return Graph(
-        inputs=dict(model.graph.inputs),
-        outputs=list(model.graph.outputs),
-        ops=[Op(op.kind, op.path, list(op.inputs), op.output, _fields(op)) for op in model.graph.ops],
-        weights={name: np.ascontiguousarray(weight.dense()) for name, weight in model.weights.items()},
+        inputs=dict(graph.inputs),
+        outputs=list(graph.outputs),
+        ops=[Op(op.kind, op.path, list(op.inputs), op.output, _fields(op)) for op in graph.ops],
+        weights={name: np.ascontiguousarray(weight.dense()) for name, weight in held.items()},
         # A size that changes with the batch is text.
         shapes={
             name: tuple(n if n == m else "batch" for n, m in zip(shape, more[name], strict=True))
