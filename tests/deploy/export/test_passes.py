@@ -133,6 +133,30 @@ def test_what_nobody_reads_goes_and_equal_weights_become_one():
     assert list(made.weights) == ["w0"] and made.outputs == ["v1"] and [op.output for op in made.ops] == ["v0", "v1"]
 
 
+def test_equal_weights_of_different_types_stay_two_and_layers_of_bytes_take_in_nothing():
+    table = np.arange(256, dtype=np.uint8) // 2
+    fields = {"zero": 0, **dict.fromkeys(("residual", "residual_factor", "residual_zero", "out_zero", "low", "high"))}
+    layer = {
+        "weight": "k8",
+        "bias": None,
+        "factor": "a",
+        **{k: v for k, v in CONV.items() if k in ("stride", "groups")},
+    }
+    ops = [
+        Op("quantize", "", ["x"], "q", {"scale": 0.1, "zero": 0}),
+        Op("lookup", "", ["q"], "t", {"table": "table"}),
+        Op("conv2d_int8", "", ["t"], "s", {**layer, "padding": [0, 0], "dilation": [1, 1], **fields}),
+        Op("relu", "", ["s"], "u"),
+        Op("add", "", ["u", "x"], "y"),
+    ]
+    made = graph(*ops, table=table, k8=np.int8([[1, 2], [3, 4]])[:, :, None, None])
+    made.ops[2].fields["bias"] = "b32"
+    made.weights |= {"b32": np.float32([2, -1]).view(np.int32)}  # the bytes of its factors
+    assert_unchanged(made, simplify)
+    assert [op.kind for op in made.ops] == ["quantize", "lookup", "conv2d_int8", "relu", "add"]
+    assert [array.dtype.name for array in made.weights.values()] == ["uint8", "int8", "int32", "float32"]
+
+
 def test_norms_and_activations_are_lifted_over_a_reshape_into_the_convolution():
     flat = Op("reshape", "", ["t"], "u", {"shape": [None, 2, 16]})
     made = graph(conv("x", "t"), flat, norm("u", "v"), Op("relu", "", ["v"], "y"))

@@ -117,6 +117,17 @@ def test_linear_layers_are_convolutions_of_one_pixel(data, inputs, zero, seed):
     assert found.dtype == wanted.dtype and np.array_equal(found, wanted.reshape(2, 3, 5))
 
 
+def test_large_sums_are_rounded_to_the_nearest_number_once():
+    x, weight = np.uint8([[255, 0]]), np.int8([[1, 0]])
+    for bias in (1 << 24, (1 << 24) + 1, (1 << 24) + 2, (1 << 30) + 32, (1 << 31) - 1 - 255, -(1 << 31) + 1 + 255):
+        for factor in (1.0, 0.3):
+            weights = {"weight": weight, "bias": np.int32([bias]), "factor": f32([factor])}
+            found = one("linear_int8", x, weights=weights, zero=0)
+            assert found.tolist() == [[f32(np.int64(bias + 255)) * f32(factor)]]
+            found = one("linear_int8", x, weights=weights, zero=0, out_zero=7, low=1, high=200)
+            assert found.tolist() == [[200 if bias > 0 else 1]]
+
+
 def test_numbers_become_the_nearest_bytes_and_ties_the_even_ones():
     x = f32([[-1000, -0.75, -0.25, 0.25, 0.75, 1.25, 63.9, 1e30, np.inf, -np.inf, np.nan, 1e-45]])
     # In steps of 0.5: -1.5, -0.5, 0.5, 1.5, 2.5, 127.8.
