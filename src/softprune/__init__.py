@@ -43,6 +43,7 @@ _HOMES = {
     "plan": "softprune.core.sparsify",
     "profile": "softprune.budget.profiler",
     "propose": "softprune.forecast.propose",
+    "quantize": "softprune.deploy.quantize",
     "recalibrate_bn": "softprune.core.bake",
     "restarted": "softprune.goals.base",
     "scaled": "softprune.budget.allocate",
