@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -26,6 +26,8 @@ X86 = {
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx2", "-mfma", "-mpopcnt"),
     "avx2": ("-mavx2", "-mfma"),
 }
+# Integer kernels give the same results on every processor: nothing is fused that their source does not fuse.
+_EXACT = ("-ffp-contract=off",)
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class NativeLibrary:
     sources: Path  # the folder of its sources; on x86 avx512.cpp and avx2.cpp are among them
     units: tuple[str, ...]  # the sources for any processor, without their suffix
     headers: tuple[Path, ...] = ()  # folders of headers that it shares with other libraries
+    # units of integer kernels: the instruction set of `X86` that each is for, None for any processor
+    integer: Mapping[str, str | None] = field(default_factory=dict)
 
     def is_built(self) -> bool:
         """Whether the library is there and newer than everything that it is made of."""
@@ -73,14 +77,23 @@ class NativeLibrary:
     def flags_of_units(self) -> dict[str, tuple[str, ...]]:
         """Each translation unit with the flags of its instruction set."""
         headers = tuple(f"-I{folder}" for folder in self.headers)
-        units = dict.fromkeys(self.units, ()) | (X86 if machine() in ("x86_64", "amd64") else {})
+        x86 = X86 if machine() in ("x86_64", "amd64") else {}
+        units: dict[str, tuple[str, ...]] = dict.fromkeys(self.units, ()) | x86
+        for name, level in self.integer.items():
+            if level is None or level in x86:
+                units[name] = (*x86.get(level or "", ()), *_EXACT)
         return {name: headers + flags for name, flags in units.items()}
 
 
 _ENGINE = PACKAGE / "deploy" / "engine"
 _RECURRENCE = PACKAGE / "ops" / "recurrence"
 
-ENGINE = NativeLibrary(_ENGINE / f"kernels.{SUFFIX}", _ENGINE / "kernels", ("cpu", "plan", "portable"))
+ENGINE = NativeLibrary(
+    _ENGINE / f"kernels.{SUFFIX}",
+    _ENGINE / "kernels",
+    ("cpu", "plan", "portable"),
+    integer={"portable8": None, "vnni256": "avx2", "vnni512": "avx512"},
+)
 RECURRENCE = NativeLibrary(
     _RECURRENCE / f"recurrence.{SUFFIX}",
     _RECURRENCE / "kernels",

@@ -143,7 +143,8 @@ class Engine:
                 del local.plans[oldest], local.builders[oldest]
             builder = build(self.model, self._kernels, batch=batch, threads=self.threads)
             if self._tune:
-                name = tuning_key(model=self.model.digest, level=self.level, batch=batch, threads=self.threads)
+                levels = {"level": self.level, "integers": self._kernels.facts.integer_level}
+                name = tuning_key(model=self.model.digest, **levels, batch=batch, threads=self.threads)
                 if not recall(builder.program, name):
                     slots = self.slots(batch)
                     Tuner(self._kernels, local.team, builder.program).run([array.ctypes.data for array in slots])

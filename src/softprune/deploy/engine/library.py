@@ -159,14 +159,85 @@ class Wavefront(c.Structure):
     _fields_ = (*_fields(Pointer, "bands"), *_fields(Long, "count"))
 
 
+class Conv8(c.Structure):
+    """A convolution of bytes as a stream of quads."""
+
+    _fields_ = (
+        *_fields(Pointer, "input taps quads start rows mask out residual real runs run_start scratch waiting"),
+        *_fields(Long, "in_tile in_row out_channel out_tile residual_channel residual_tile real_channel"),
+        *_fields(Long, "scratch_stride waiting_stride"),
+        *_fields(Int, "row_count block blocks channels tiles vectors wide by_channel zero low high residual_zero"),
+        *_fields(Float, "residual_factor"),
+        *_fields(Int, "unused"),
+    )
+
+
+class Depthwise8(Conv8):
+    """The same of each channel by itself."""
+
+
+class Linear8(c.Structure):
+    """A linear layer with few rows of bytes."""
+
+    _fields_ = (
+        *_fields(Pointer, "input weights bias factor out residual real"),
+        *_fields(Long, "rows inputs outputs in_row out_row residual_row"),
+        *_fields(Int, "zero low high residual_zero"),
+        *_fields(Float, "residual_factor"),
+        *_fields(Int, "unused"),
+    )
+
+
+class Side8(c.Structure):
+    """One side of a move: strides in elements, or, with bytes from tile to tile, in places."""
+
+    _fields_ = (("base", Base), *_fields(Long, "image channel row column tile first"))
+
+
+class Move8(c.Structure):
+    """Bytes copied, looked up, or made from or to floats."""
+
+    _fields_ = (
+        *_fields(Side8, "out input"),
+        *_fields(Pointer, "table"),
+        *_fields(Long, "images channels rows columns"),
+        *_fields(Float, "scale"),
+        *_fields(Int, "zero kind unused"),
+    )
+
+
+class Pool8(c.Structure):
+    """The largest byte of each window."""
+
+    _fields_ = (
+        *_fields(Pointer, "input out scratch"),
+        *_fields(Long, "in_image in_channel in_row out_image out_channel out_row scratch_stride span"),
+        *_fields(Long, "images channels rows columns out_rows out_columns"),
+        *_fields(Long, "kernel_h kernel_w stride_h stride_w pad_h pad_w dilation_h dilation_w"),
+    )
+
+
+class Split8(c.Structure):
+    """Images dealt out to the planes of a stride of two."""
+
+    _fields_ = (
+        *_fields(Pointer, "input even even_odd odd_even odd"),
+        *_fields(Long, "in_image in_channel in_row out_image out_channel out_row images channels rows columns"),
+    )
+
+
 Record = type[c.Structure]
 # In the order of the enumeration Kind.
-KINDS: tuple[Record, ...] = (Sparse, Dense, Maps, Pool, Reduce, Matmul, Linear, Resize, Depthwise, Clear, Wavefront)
-ABI = 4
+KINDS: tuple[Record, ...] = (
+    *(Sparse, Dense, Maps, Pool, Reduce, Matmul, Linear, Resize, Depthwise, Clear, Wavefront),
+    *(Conv8, Depthwise8, Linear8, Move8, Pool8, Split8),
+)
+ABI = 5
 # Results and arguments of the functions, whose names begin with spx_.
 SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "abi": (Int, []),
     "level": (c.c_char_p, []),
+    "level8": (c.c_char_p, []),
     "facts": (None, [Pointer]),
     "record_size": (Long, [Int]),
     "team_new": (Pointer, [Int]),
@@ -192,6 +263,8 @@ class Facts:
     dense_vectors: int  # vectors per tile of the dense kernel, at most
     expands: bool  # whether it spreads packed values over lanes
     shifts: bool  # whether it shifts two neighbouring vectors in registers
+    integer_level: str  # "vnni512", "vnni256" or "portable"
+    lanes: int  # pixels per vector of bytes
 
     @property
     def sparse_vectors(self) -> int:
@@ -210,11 +283,12 @@ class KernelLibrary:
         for kind, record in enumerate(KINDS):
             if self._functions.spx_record_size(kind) != c.sizeof(record):
                 raise OSError(f"{path} does not fit this package ({record.__name__}): build the kernels again")
-        facts = (Int * 5)()
+        facts = (Int * 6)()
         self._functions.spx_facts(facts)
         level = self._functions.spx_level().decode()
-        width, channels, vectors, expands, shifts = facts
-        self.facts = Facts(level, width, channels, vectors, bool(expands), bool(shifts))
+        integer_level = self._functions.spx_level8().decode()
+        width, channels, vectors, expands, shifts, lanes = facts
+        self.facts = Facts(level, width, channels, vectors, bool(expands), bool(shifts), integer_level, lanes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._functions, f"spx_{name}")

@@ -8,15 +8,20 @@ import math
 import mmap
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from softprune.deploy.engine.execution import BOUNDS, Program
 from softprune.deploy.engine.grid import Geometry, Grid, Halo, strided
+from softprune.deploy.engine.int8_layout import ByteBuffers, Layouts, Value8
 from softprune.deploy.engine.library import Base, Facts, KernelLibrary
 from softprune.deploy.format.graph import Array, Graph, Op, Weight
 from softprune.deploy.format.shapes import Shape
+
+Numbers = TypeVar("Numbers", bound=NDArray[Any])
 
 MAX_BUFFER = 1 << 29
 MAX_FLOATS = 1 << 31
@@ -30,7 +35,7 @@ class Arena:
     def __init__(self, library: KernelLibrary) -> None:
         self._library = library
         self._starts: list[int] = []
-        self._buffers: list[Array] = []
+        self._buffers: list[NDArray[Any]] = []
         self._slots: dict[int, int] = {}  # address of a stand-in -> slot
         self._layouts: dict[int, set[Hashable]] = {}  # address -> all layouts of what it holds in turn
         self._free: list[Array] = []
@@ -72,7 +77,7 @@ class Arena:
         self._slots[reserve.ctypes.data] = number
         return reserve[: math.prod(shape)].reshape(shape)
 
-    def base(self, array: Array) -> Base:
+    def base(self, array: NDArray[Any]) -> Base:
         """The address of an array as the kernels want it."""
         buffer = self.owner(array)
         start = buffer.ctypes.data
@@ -84,14 +89,14 @@ class Arena:
         """Whether an array is one of the caller's."""
         return self.owner(array).ctypes.data in self._slots
 
-    def owner(self, array: Array) -> Array:
+    def owner(self, array: NDArray[Any]) -> NDArray[Any]:
         return self._buffers[self._place(array) - 1]
 
     def holds(self, array: Array) -> bool:
         place = self._place(array) - 1
         return place >= 0 and array.ctypes.data < self._starts[place] + self._buffers[place].nbytes
 
-    def adopt(self, array: Array) -> Array:
+    def adopt(self, array: Numbers) -> Numbers:
         """Make the arena know an array that lives elsewhere, such as a constant."""
         if array.size:
             self._insert(array)
@@ -138,12 +143,12 @@ class Arena:
         self._layouts[buffer.ctypes.data] = {layout}
         return buffer
 
-    def _insert(self, buffer: Array) -> None:
+    def _insert(self, buffer: NDArray[Any]) -> None:
         place = self._place(buffer)
         self._starts.insert(place, buffer.ctypes.data)
         self._buffers.insert(place, buffer)
 
-    def _place(self, array: Array) -> int:
+    def _place(self, array: NDArray[Any]) -> int:
         """How many buffers begin at an array or before it."""
         return bisect.bisect_right(self._starts, array.ctypes.data)
 
@@ -163,6 +168,10 @@ class Builder:
     arrays: dict[str, Array] = field(default_factory=dict)
     grids: dict[str, Grid] = field(default_factory=dict)  # of the values whose buffer a convolution may read directly
     halos: dict[str, Halo] = field(default_factory=dict)  # the halo that the readers of a value wish for
+    # values of bytes, how they are to lie, and those that are free again after the present operation
+    values8: dict[str, Value8] = field(default_factory=dict)
+    layouts: Layouts = field(default_factory=Layouts)
+    temporary8: list[Value8] = field(default_factory=list)
     _temporary: list[Array] = field(default_factory=list)
 
     def new(self, name: str) -> Array:
@@ -191,6 +200,14 @@ class Builder:
         for array in self._temporary:
             self.arena.release(array)
         self._temporary.clear()
+        for value in self.temporary8:
+            self.bytes.give_back(value.key, value.buffer)
+        self.temporary8.clear()
+
+    @cached_property
+    def bytes(self) -> ByteBuffers:
+        """The buffers of values of bytes."""
+        return ByteBuffers(self.library.zeros)
 
     def residual(self, op: Op) -> Array | None:
         name = op.fields.get("residual")
@@ -243,7 +260,7 @@ def measure_memory(builder: Builder, *, held: int) -> MemoryUse:
         kind[owner.ctypes.data] = owner.nbytes
     records = sum(ctypes.sizeof(step.record) for step in builder.program.steps)
     nonzeros = sum(weight.count() for weight in builder.weights.values())
-    buffers = 4 * builder.arena.floats + sum(scratch.values())
+    buffers = 4 * builder.arena.floats + builder.bytes.taken + sum(scratch.values())
     peak = peak_activations(builder.graph, builder.shapes)
     return MemoryUse(sum(tables.values()) + records, buffers, nonzeros, peak, held)
 

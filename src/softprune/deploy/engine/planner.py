@@ -6,14 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from softprune.deploy.engine import conv, elementwise, linear, reduction
+from softprune.deploy.engine import conv, elementwise, int8_layers, int8_moves, linear, reduction
 from softprune.deploy.engine.execution import Step, chains
 from softprune.deploy.engine.grid import Geometry, Grid
+from softprune.deploy.engine.int8_layout import plan_layouts
 from softprune.deploy.engine.library import Clear, KernelLibrary
 from softprune.deploy.engine.memory import Arena, Builder
 from softprune.deploy.format.graph import Array, Op
 from softprune.deploy.format.operations import infer
 from softprune.deploy.format.spx import Model
+from softprune.deploy.format.value_kinds import BYTE, infer_kinds
 
 
 def _lower_conv2d(b: Builder, op: Op) -> None:
@@ -52,6 +54,20 @@ LOWERING: dict[str, Callable[[Builder, Op], None]] = {
         ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "sigmoid", "tanh", "mish", "elu", "softplus", "gelu"),
         elementwise.lower_activation,
     ),
+    "quantize": int8_moves.lower_quantize,
+    "dequantize": int8_moves.lower_dequantize,
+    "lookup": int8_moves.lower_lookup,
+    "conv2d_int8": int8_layers.lower_conv,
+    "linear_int8": int8_layers.lower_linear,
+}
+# The same for those that also move bytes.
+LOWERING8: dict[str, Callable[[Builder, Op], None]] = {
+    "identity": int8_moves.lower_identity,
+    "reshape": int8_moves.lower_reshape,
+    "permute": int8_moves.lower_permute,
+    "slice": int8_moves.lower_slice,
+    "concat": int8_moves.lower_concat,
+    "max_pool2d": int8_moves.lower_max_pool,
 }
 
 
@@ -106,8 +122,9 @@ def _step(buffer: Array, grid: Grid, filling: Geometry | None) -> Step:
 def build(model: Model, library: KernelLibrary, *, batch: int, threads: int) -> Builder:
     """Lower every operation; inputs are the first slots, outputs the following ones."""
     graph = model.graph
-    shapes = infer(graph, model.weights, batch)
+    shapes, kinds = infer(graph, model.weights, batch), infer_kinds(graph, model.weights)
     builder = Builder(library, threads, graph, model.weights, shapes, Arena(library))
+    builder.layouts = plan_layouts(graph, shapes, kinds, model.weights)
     conv.collect_halos(builder)
     for number, name in enumerate(graph.inputs):
         builder.arrays[name] = builder.arena.slot(number, shapes[name])
@@ -118,7 +135,8 @@ def build(model: Model, library: KernelLibrary, *, batch: int, threads: int) -> 
     pending: set[str] = set()
     halos = HaloClearing(builder)
     for place, op in enumerate(graph.ops):
-        LOWERING[op.kind](builder, op)
+        moves_bytes = op.kind in LOWERING8 and kinds[op.output] == BYTE
+        (LOWERING8 if moves_bytes else LOWERING)[op.kind](builder, op)
         begins[place] = len(builder.program.steps) - 1
         pending |= {*op.reads, op.output}
         # In a wavefront the first convolution still reads its input while the last one writes its output.
@@ -156,3 +174,7 @@ def _release(builder: Builder, names: set[str], last: dict[str, int], place: int
             builder.arena.release(array)
     for name in dead:
         builder.grids.pop(name, None)
+    done = [builder.values8.pop(name) for name in names if last[name] <= place and name in builder.values8]
+    for value in done:
+        if not any(value.buffer is other.buffer for other in builder.values8.values()):
+            builder.bytes.give_back(value.key, value.buffer)

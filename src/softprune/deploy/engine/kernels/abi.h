@@ -195,7 +195,103 @@ struct Group {
   int64_t count;
 };
 
-enum Kind : int32_t { kSparse, kDense, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kDepthwise, kClear, kGroup, kKinds };
+// Integer layers; see int8.h. Four nonzero weights of one output channel, and where their rows of pixels begin.
+struct Quad {
+  uint16_t offset[4];
+  int32_t weights;
+};
+
+struct WideQuad {
+  int32_t offset[4];
+  int32_t weights;
+};
+
+struct Channel8 {
+  int32_t channel, bias;
+  float factor;
+};
+
+// Neighbouring lanes of a tile that are pixels, and where they lie in a float value.
+struct Run8 {
+  int32_t lane, count;
+  int64_t offset;
+};
+
+struct Conv8 {
+  const uint8_t* in;
+  const int32_t* taps;     // bytes from a tile of a plane to each row, if rows are copied
+  const void* quads;       // Quad, or WideQuad if `wide`
+  const int32_t* start;    // blocks x (channels + 1) places in the quads
+  const Channel8* rows;    // blocks x channels, each block in its own order
+  const uint8_t* mask;     // tiles x 64: 255 where a lane is a pixel; null if all are
+  uint8_t* out;            // null if the output is float
+  const uint8_t* residual;
+  float* real;
+  const Run8* runs;
+  const int32_t* run_start;  // tiles + 1 places in the runs
+  uint8_t* scratch;          // per thread: copied rows
+  int32_t* waiting;          // per thread: sums between blocks
+  int64_t in_tile, in_row, out_channel, out_tile, residual_channel, residual_tile, real_channel;
+  int64_t scratch_stride, waiting_stride;
+  int32_t row_count, block, blocks;  // rows in all and per block
+  int32_t channels, tiles, vectors;  // vectors that are computed together
+  int32_t wide, by_channel, zero, low, high, residual_zero;
+  float residual_factor;
+  int32_t unused;
+};
+
+struct Linear8 {
+  const uint8_t* in;
+  const int8_t* weights;  // outputs x inputs, padded like the rows of inputs to a multiple of 64
+  const int32_t* bias;
+  const float* factor;
+  uint8_t* out;
+  const uint8_t* residual;
+  float* real;
+  int64_t rows, inputs, outputs, in_row, out_row, residual_row;
+  int32_t zero, low, high, residual_zero;
+  float residual_factor;
+  int32_t unused;
+};
+
+// One side of a move: strides in elements; with `tile`, images, rows and columns count places, 64 of them in a tile.
+struct Side8 {
+  Base base;
+  int64_t image, channel, row, column, tile;
+  int64_t first;  // place of the first element
+};
+
+enum Move8Kind : int32_t { kCopy8, kLookup8, kQuantize8, kDequantize8 };
+
+struct Move8 {
+  Side8 out, in;
+  const uint8_t* table;
+  int64_t images, channels, rows, columns;
+  float scale;  // of quantize its reciprocal
+  int32_t zero, kind, unused;
+};
+
+struct Pool8 {
+  const uint8_t* in;
+  uint8_t* out;
+  uint8_t* scratch;
+  int64_t in_image, in_channel, in_row, out_image, out_channel, out_row, scratch_stride, span;
+  int64_t images, channels, rows, columns, out_rows, out_columns;
+  int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+};
+
+struct Split8 {
+  const uint8_t* in;
+  uint8_t* planes[4];  // even and odd columns of even rows, then of odd rows; null if not wanted
+  int64_t in_image, in_channel, in_row, out_image, out_channel, out_row;
+  int64_t images, channels, rows, columns;
+};
+
+// The kinds from kConv8 on are those of the table of integer kernels.
+enum Kind : int32_t {
+  kSparse, kDense, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kDepthwise, kClear, kGroup,
+  kConv8, kDepthwise8, kLinear8, kMove8, kPool8, kSplit8, kKinds,
+};
 
 // Which share of an operation a thread does; of a convolution possibly only tiles [first, last).
 struct Share {
@@ -219,16 +315,31 @@ struct Table {
   int32_t dense_vectors;   // vectors per tile of the dense kernel, at most
   int32_t expands;         // has expand instructions
   int32_t shifts;          // has two-source permutes
-  Kernel kernels[kKinds];
+  Kernel kernels[kConv8];
   double (*rate)(const float* data, int64_t bytes, int64_t repeats);  // FMAs with a memory operand
+};
+
+// The integer kernels of one instruction set.
+struct Table8 {
+  const char* name;
+  int32_t lanes;  // pixels per vector
+  Kernel kernels[kKinds - kConv8];
 };
 
 #if defined(__x86_64__)
 extern const Table kAvx512;
 extern const Table kAvx2;
+extern const Table8 kVnni512;
+extern const Table8 kVnni256;
 #endif
 extern const Table kPortable;
+extern const Table8 kPortable8;
 
 const Table& table();
+const Table8& table8();
+
+inline Kernel kernel_of(int32_t kind) {
+  return kind < kConv8 ? table().kernels[kind] : table8().kernels[kind - kConv8];
+}
 
 }  // namespace spx

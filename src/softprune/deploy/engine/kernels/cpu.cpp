@@ -17,7 +17,23 @@ const Table& best() {
   return kPortable;
 }
 
+const Table8& best8() {
+#if defined(__x86_64__)
+  switch (best_integer_instructions()) {
+    case IntegerInstructions::vnni512: return kVnni512;
+    case IntegerInstructions::vnni256: return kVnni256;
+    case IntegerInstructions::portable: break;
+  }
+#endif
+  return kPortable8;
+}
+
 }  // namespace
+
+const Table8& table8() {
+  static const Table8& chosen = best8();
+  return chosen;
+}
 
 const Table& table() {
   static const Table& chosen = best();

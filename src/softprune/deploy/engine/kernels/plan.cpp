@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kSizes[spx::kKinds] = {
     sizeof(spx::Sparse), sizeof(spx::Dense),  sizeof(spx::Maps),   sizeof(spx::Pool), sizeof(spx::Reduce),
     sizeof(spx::Matmul), sizeof(spx::Linear), sizeof(spx::Resize), sizeof(spx::Depthwise), sizeof(spx::Clear),
-    sizeof(spx::Group)};
+    sizeof(spx::Group),  sizeof(spx::Conv8),  sizeof(spx::Conv8),  sizeof(spx::Linear8), sizeof(spx::Move8),
+    sizeof(spx::Pool8),  sizeof(spx::Split8)};
 
 struct Step {
   spx::Kernel kernel;
@@ -39,7 +40,7 @@ void run_group(Plan& plan, const spx::Group& group, spx::Share share) {
     const spx::Band& band = group.bands[i];
     share.first = band.first;
     share.last = band.last;
-    spx::table().kernels[band.kind](band.record, share);
+    spx::kernel_of(band.kind)(band.record, share);
     if (i + 1 < group.count) plan.team->barrier.wait();
   }
 }
@@ -68,14 +69,17 @@ void run_steps(Plan& plan, float* const* slots, double* seconds) {
 
 #define SPX_API extern "C" __attribute__((visibility("default")))
 
-SPX_API int32_t spx_abi() { return 4; }
+SPX_API int32_t spx_abi() { return 5; }
 
 SPX_API const char* spx_level() { return spx::table().name; }
 
-// Facts about the chosen instruction set, in the order of the fields of Table.
+// The integer kernels: "vnni512", "vnni256" or "portable".
+SPX_API const char* spx_level8() { return spx::table8().name; }
+
+// Facts about the chosen instruction set, in the order of the fields of Table, then those of Table8.
 SPX_API void spx_facts(int32_t* facts) {
   const spx::Table& t = spx::table();
-  const int32_t values[] = {t.width, t.dense_channels, t.dense_vectors, t.expands, t.shifts};
+  const int32_t values[] = {t.width, t.dense_channels, t.dense_vectors, t.expands, t.shifts, spx::table8().lanes};
   std::memcpy(facts, values, sizeof values);
 }
 
@@ -102,7 +106,7 @@ SPX_API int64_t spx_plan_set(void* handle, int64_t place, int32_t kind, const vo
   if (kind < 0 || kind >= spx::kKinds || size != kSizes[kind] || place >= (int64_t)plan.steps.size()) return -1;
   try {
     const char* bytes = static_cast<const char*>(record);
-    Step step{spx::table().kernels[kind], std::vector<char>(bytes, bytes + size)};
+    Step step{spx::kernel_of(kind), std::vector<char>(bytes, bytes + size)};
     if (place < 0) {
       plan.steps.push_back(std::move(step));
       return (int64_t)plan.steps.size() - 1;

@@ -1,0 +1,244 @@
+"""Bytes that are made from floats, looked up, moved and compared; and how the builder finds room for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from softprune.deploy.engine.elementwise import merged_rows
+from softprune.deploy.engine.grid import Geometry, view_as
+from softprune.deploy.engine.int8_layout import MANY_ROWS, Bytes, Numbering, Value8, number, rows_of, tile_bytes, up
+from softprune.deploy.engine.library import Move8, Pool8, Side8
+from softprune.deploy.engine.memory import Builder
+from softprune.deploy.format.graph import Array, Op
+from softprune.deploy.format.shapes import Shape
+
+COPY, LOOKUP, QUANTIZE, DEQUANTIZE = range(4)
+
+
+def logical(shape: Shape) -> Shape:
+    """Images, channels, rows and columns; rows of features are columns of one image."""
+    rows = rows_of(shape)
+    return (1, rows[1], 1, rows[0]) if rows else shape
+
+
+def place(b: Builder, name: str, zero: int) -> Value8:
+    """Room for a value of bytes; what lies around its pixels is ``zero``."""
+    size = logical(b.shapes[name])
+    if rows_of(b.shapes[name]) is None:
+        found = room(b, size, b.layouts.numbering[name], zero, tiled=name in b.layouts.tiled)
+    else:
+        found = rows_room(b, size, zero)
+    b.values8[name] = found
+    return found
+
+
+def rows_room(b: Builder, size: Shape, zero: int) -> Value8:
+    """Room for rows of features: many are pixels in tiles, few lie one after the other."""
+    _, features, _, rows = size
+    if rows >= MANY_ROWS:
+        return room(b, size, number(1, 1, rows, ()), zero, tiled=True)
+    bytes_ = rows * up(features)
+    key = ("rows", size)
+    buffer, _ = b.bytes.take(key, bytes_, zero)
+    b.arena.adopt(buffer)
+    return Value8(buffer, key, None, size, tiled=False, around=zero)
+
+
+def room(
+    b: Builder,
+    size: Shape,
+    numbering: Numbering,
+    zero: int,
+    *,
+    tiled: bool,
+    planes: int = 1,
+    filling: Geometry | None = None,
+) -> Value8:
+    """Room for images; ``filling`` tells how planes of phases are written, which leaves other places as they were."""
+    channels = size[1]
+    key = (numbering, channels, planes, tiled, zero, filling)
+    wanted = numbering.tiles * tile_bytes(channels) if tiled else channels * planes * numbering.plane
+    buffer, fresh = b.bytes.take(key, wanted, zero)
+    if fresh:
+        b.arena.adopt(buffer)
+    return Value8(buffer, key, numbering, size, tiled=tiled, around=zero)
+
+
+def temporary(b: Builder, value: Value8) -> Value8:
+    """The value, whose buffer is free again after the present operation."""
+    b.temporary8.append(value)
+    return value
+
+
+def side_of(b: Builder, value: Value8, **planes: int) -> Side8:
+    return value.side(b.arena.base(value.buffer), **planes)
+
+
+def add_move(
+    b: Builder,
+    path: str,
+    what: str,
+    out: Side8,
+    source: Side8,
+    size: Sequence[int],
+    kind: int = COPY,
+    *,
+    scale: float = 0.0,
+    zero: int = 0,
+    table: Bytes | None = None,
+) -> None:
+    if math.prod(size):
+        record = Move8(out, source, None if table is None else table.ctypes.data, *size, scale, zero, kind, 0)
+        b.program.add(path, what, record, [table])
+
+
+def float_side(b: Builder, path: str, array: Array, shape: Shape) -> Side8:
+    """How a move finds the elements of a float value of that shape."""
+    if rows_of(shape) is None:
+        images, channels, rows, columns = (s // 4 for s in array.strides)
+        return Side8(b.arena.base(array), images, channels, rows, columns, 0)
+    if len(shape) == 4:
+        array = view_as(array, shape[:2]) if array.size else array.reshape(shape[:2])  # type: ignore[assignment]
+    flat = merged_rows(b, path, array)
+    return Side8(b.arena.base(flat), 0, flat.strides[1] // 4, 0, flat.strides[0] // 4, 0)
+
+
+def lower_quantize(b: Builder, op: Op) -> None:
+    name, zero = op.inputs[0], op.fields["zero"]
+    out = place(b, op.output, zero)
+    rate = float(np.float32(1) / np.float32(op.fields["scale"]))
+    source = float_side(b, op.path, b.arrays[name], b.shapes[name])
+    add_move(b, op.path, "quantize", side_of(b, out), source, out.size, QUANTIZE, scale=rate, zero=zero)
+
+
+def lower_dequantize(b: Builder, op: Op) -> None:
+    source, array = b.values8[op.inputs[0]], b.new(op.output)
+    out = float_side(b, op.path, array, b.shapes[op.output])
+    scale, zero = op.fields["scale"], op.fields["zero"]
+    add_move(b, op.path, "dequantize", out, side_of(b, source), source.size, DEQUANTIZE, scale=scale, zero=zero)
+
+
+def zero_of(b: Builder, name: str) -> int:
+    """The byte that stands for 0 to those that read a value in a kernel that reaches over its edges."""
+    return next((op.fields["zero"] for op in b.graph.ops if name in op.inputs and op.kind == "conv2d_int8"), 0)
+
+
+def lower_lookup(b: Builder, op: Op) -> None:
+    source, out = b.values8[op.inputs[0]], place(b, op.output, zero_of(b, op.output))
+    table = np.ascontiguousarray(b.weights[op.fields["table"]].dense().reshape(-1))
+    add_move(b, op.path, "lookup", side_of(b, out), side_of(b, source), out.size, LOOKUP, table=table)
+
+
+# Operations that move bytes: by plain arrays in the usual order, of which NumPy makes views.
+
+
+def _plain_room(b: Builder, shape: Shape) -> Bytes:
+    key = ("plain", math.prod(shape))
+    buffer, fresh = b.bytes.take(key, math.prod(shape), 0)
+    if fresh:
+        b.arena.adopt(buffer)
+    temporary(b, Value8(buffer, key, None, logical(shape), tiled=False, around=0))
+    return buffer[: math.prod(shape)].reshape(shape)
+
+
+def _plain(b: Builder, path: str, name: str) -> Bytes:
+    """The value in the usual order, for the present operation."""
+    shape, value = b.shapes[name], b.values8[name]
+    array = _plain_room(b, shape)
+    add_move(b, path, "gather", _plain_side(b, array, shape), side_of(b, value), value.size)
+    return array
+
+
+def _plain_side(b: Builder, array: Bytes, shape: Shape) -> Side8:
+    if rows_of(shape) is None:
+        return Side8(b.arena.base(array), *array.strides, 0)
+    features = shape[1] if len(shape) == 4 else shape[-1]
+    return Side8(b.arena.base(array), 0, 1, 0, features, 0)
+
+
+def _copy(b: Builder, op: Op, target: Bytes, source: Bytes) -> None:
+    """Copy a view into another of the same shape: a move for each index of its first axes beyond four."""
+    for index in np.ndindex(*target.shape[:-4]):
+        parts = target[index], source[index]
+        missing = (1,) * (4 - parts[0].ndim)
+        sides = [Side8(b.arena.base(part), *(0 for _ in missing), *part.strides, 0) for part in parts]
+        add_move(b, op.path, op.kind, sides[0], sides[1], (*missing, *parts[0].shape))
+
+
+def _scatter(b: Builder, op: Op, view: Bytes) -> None:
+    """Put an array in the place of the operation's output."""
+    if not view.flags.c_contiguous and view.size:
+        whole = _plain_room(b, view.shape)
+        _copy(b, op, whole, view)
+        view = whole
+    shape = b.shapes[op.output]
+    out = place(b, op.output, zero_of(b, op.output))
+    add_move(b, op.path, op.kind, side_of(b, out), _plain_side(b, view.reshape(shape), shape), out.size)
+
+
+def lower_identity(b: Builder, op: Op) -> None:
+    b.values8[op.output] = b.values8[op.inputs[0]]
+
+
+def lower_reshape(b: Builder, op: Op) -> None:
+    source, shape = b.values8[op.inputs[0]], b.shapes[op.output]
+    if rows_of(shape) is not None and rows_of(shape) == rows_of(b.shapes[op.inputs[0]]):
+        b.values8[op.output] = source
+    else:
+        _scatter(b, op, _plain(b, op.path, op.inputs[0]))
+
+
+def lower_permute(b: Builder, op: Op) -> None:
+    _scatter(b, op, _plain(b, op.path, op.inputs[0]).transpose(op.fields["axes"]))
+
+
+def lower_slice(b: Builder, op: Op) -> None:
+    source = _plain(b, op.path, op.inputs[0])
+    index = [slice(None)] * source.ndim
+    index[op.fields["axis"]] = slice(op.fields.get("start"), op.fields.get("stop"), op.fields["step"])
+    _scatter(b, op, source[tuple(index)])
+
+
+def lower_concat(b: Builder, op: Op) -> None:
+    shape = b.shapes[op.output]
+    whole, axis, begin = _plain_room(b, shape), op.fields["axis"] % len(shape), 0
+    for name in op.inputs:
+        source = _plain(b, op.path, name)
+        end = begin + source.shape[axis]
+        _copy(b, op, whole[(slice(None),) * axis + (slice(begin, end),)], source)
+        begin = end
+    _scatter(b, op, whole)
+
+
+def lower_max_pool(b: Builder, op: Op) -> None:
+    """The largest byte; zeros around the image are no larger than any."""
+    shape, out_shape = b.shapes[op.inputs[0]], b.shapes[op.output]
+    out = place(b, op.output, zero_of(b, op.output))
+    if 0 in out_shape:
+        return
+    source = b.values8[op.inputs[0]]
+    if rows_of(shape) is not None or source.tiled:
+        images, _, height, width = shape
+        plain = room(b, shape, number(images, height, width, ()), 0, tiled=False)
+        add_move(b, op.path, "gather", side_of(b, plain), image_side(b, source, shape), shape)
+        source = temporary(b, plain)
+    kernel, stride, pad, dilation = (op.fields[key] for key in ("kernel", "stride", "padding", "dilation"))
+    span = up(max(shape[3] + 2 * pad[1], (out_shape[3] - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1))
+    scratch = np.zeros((b.threads, 2, span), np.uint8)
+    side, to = side_of(b, source), image_side(b, out, out_shape)
+    addresses = side.base.data, to.base.data, scratch.ctypes.data
+    strides = side.image, side.channel, side.row, to.image, to.channel, to.row, 2 * span, span
+    record = Pool8(*addresses, *strides, *shape, *out_shape[2:], *kernel, *stride, *pad, *dilation)
+    b.program.add(op.path, op.kind, record, [scratch, source.buffer, out.buffer])
+
+
+def image_side(b: Builder, value: Value8, shape: Shape) -> Side8:
+    """The same with images as images, also where they have one pixel and lie as rows of features."""
+    side = side_of(b, value)
+    if rows_of(shape) is None:
+        return side
+    # What is an image here is a column there.
+    return Side8(side.base, side.column, side.channel, 0, 0, side.tile)

@@ -1,0 +1,289 @@
+// Sums of unsigned bytes times signed weights, for the instruction set of this translation unit: each lane is a pixel.
+//
+// A quad is four nonzero weights of one output channel. Four rows of pixels are interleaved in registers, so that the
+// four bytes of one pixel lie side by side, and one instruction multiplies them by the four weights and adds the
+// products to a sum of 32 bits:
+//
+//     a0 a1 a2 ..      a0 b0 a1 b1 ..
+//     b0 b1 b2 ..  ->                  ->  a0 b0 c0 d0  a1 b1 c1 d1 ..   times   wa wb wc wd, four sums of one pixel
+//     c0 c1 c2 ..      c0 d0 c1 d1 ..
+//     d0 d1 d2 ..
+//
+// The interleaving permutes the pixels; packing the sums to bytes undoes just that. The portable version below has no
+// permutation and is the definition of what the others compute: all of them give the same bytes.
+//
+// A sum becomes a byte by float32 arithmetic, each operation rounded by itself: this unit must not be compiled with
+// contraction of multiplications and additions.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(SPX_VNNI512) || defined(SPX_VNNI256)
+#include <immintrin.h>
+#endif
+
+#define SPX_INLINE static inline __attribute__((always_inline))
+
+namespace {
+
+// How the sums of a layer become bytes.
+struct Store8 {
+  int32_t zero, low, high;
+  float residual_factor;
+  int32_t residual_zero;
+};
+
+#if defined(SPX_VNNI512)
+
+constexpr int kLanes = 64;
+using Bytes = __m512i;
+struct Sums {
+  __m512i part[4];
+};
+
+// One line of assembly: as an intrinsic GCC 12 copies the sum around every instruction.
+SPX_INLINE void multiply_add(__m512i& sum, __m512i x, __m512i w) { asm("vpdpbusd %2,%1,%0" : "+v"(sum) : "v"(x), "v"(w)); }
+// Opaque, or the compiler would load an operand once for each of its uses.
+SPX_INLINE Bytes load_bytes(const uint8_t* p) {
+  Bytes v = _mm512_loadu_si512(p);
+  asm("" : "+v"(v));
+  return v;
+}
+SPX_INLINE void copy_bytes(uint8_t* to, const uint8_t* from) { _mm512_storeu_si512(to, _mm512_loadu_si512(from)); }
+SPX_INLINE Bytes splat_weights(int32_t w) { return _mm512_set1_epi32(w); }
+SPX_INLINE void set(Sums& s, int32_t x) {
+  for (int i = 0; i < 4; i++) s.part[i] = _mm512_set1_epi32(x);
+}
+SPX_INLINE void load_sums(Sums& s, const int32_t* p) {
+  for (int i = 0; i < 4; i++) s.part[i] = _mm512_loadu_si512(p + 16 * i);
+}
+SPX_INLINE void store_sums(const Sums& s, int32_t* p) {
+  for (int i = 0; i < 4; i++) _mm512_storeu_si512(p + 16 * i, s.part[i]);
+}
+SPX_INLINE void add_sums(Sums& s, const Sums& t) {
+  for (int i = 0; i < 4; i++) s.part[i] = _mm512_add_epi32(s.part[i], t.part[i]);
+}
+SPX_INLINE void quad(Sums& s, Bytes a, Bytes b, Bytes c, Bytes d, Bytes w) {
+  const Bytes ab = _mm512_unpacklo_epi8(a, b), ab_high = _mm512_unpackhi_epi8(a, b);
+  const Bytes cd = _mm512_unpacklo_epi8(c, d), cd_high = _mm512_unpackhi_epi8(c, d);
+  multiply_add(s.part[0], _mm512_unpacklo_epi16(ab, cd), w);
+  multiply_add(s.part[1], _mm512_unpackhi_epi16(ab, cd), w);
+  multiply_add(s.part[2], _mm512_unpacklo_epi16(ab_high, cd_high), w);
+  multiply_add(s.part[3], _mm512_unpackhi_epi16(ab_high, cd_high), w);
+}
+
+SPX_INLINE void store_bytes(const Sums& s, float factor, const Store8& to, const uint8_t* residual, const uint8_t* mask,
+                            uint8_t* out) {
+  const __m512 times = _mm512_set1_ps(factor);
+  __m512 y[4];
+  for (int i = 0; i < 4; i++) y[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(s.part[i]), times);
+  if (residual) {
+    const __m512i none = _mm512_setzero_si512(), x = _mm512_loadu_si512(residual);
+    const __m512i low = _mm512_unpacklo_epi8(x, none), high = _mm512_unpackhi_epi8(x, none);
+    const __m512i wide[4] = {_mm512_unpacklo_epi16(low, none), _mm512_unpackhi_epi16(low, none),
+                             _mm512_unpacklo_epi16(high, none), _mm512_unpackhi_epi16(high, none)};
+    const __m512 zero = _mm512_set1_ps((float)to.residual_zero), scale = _mm512_set1_ps(to.residual_factor);
+    for (int i = 0; i < 4; i++)
+      y[i] = _mm512_add_ps(y[i], _mm512_mul_ps(_mm512_sub_ps(_mm512_cvtepi32_ps(wide[i]), zero), scale));
+  }
+  const __m512i zero = _mm512_set1_epi16((short)to.zero);
+  const __m512i low = _mm512_packs_epi32(_mm512_cvtps_epi32(y[0]), _mm512_cvtps_epi32(y[1]));
+  const __m512i high = _mm512_packs_epi32(_mm512_cvtps_epi32(y[2]), _mm512_cvtps_epi32(y[3]));
+  Bytes q = _mm512_packus_epi16(_mm512_adds_epi16(low, zero), _mm512_adds_epi16(high, zero));
+  q = _mm512_min_epu8(_mm512_max_epu8(q, _mm512_set1_epi8((char)to.low)), _mm512_set1_epi8((char)to.high));
+  // Lanes between the pixels hold the zero of the value.
+  if (mask) q = _mm512_ternarylogic_epi32(_mm512_loadu_si512(mask), q, _mm512_set1_epi8((char)to.zero), 0xCA);
+  _mm512_storeu_si512(out, q);
+}
+
+// The sums times a factor, in the order of the pixels.
+SPX_INLINE void store_floats(const Sums& s, float factor, float* out) {
+  const __m512 times = _mm512_set1_ps(factor);
+  __m512 y[4];
+  for (int i = 0; i < 4; i++) y[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(s.part[i]), times);
+  const __m512 a = _mm512_shuffle_f32x4(y[0], y[1], 0x44), b = _mm512_shuffle_f32x4(y[2], y[3], 0x44);
+  const __m512 c = _mm512_shuffle_f32x4(y[0], y[1], 0xEE), d = _mm512_shuffle_f32x4(y[2], y[3], 0xEE);
+  _mm512_storeu_ps(out, _mm512_shuffle_f32x4(a, b, 0x88));
+  _mm512_storeu_ps(out + 16, _mm512_shuffle_f32x4(a, b, 0xDD));
+  _mm512_storeu_ps(out + 32, _mm512_shuffle_f32x4(c, d, 0x88));
+  _mm512_storeu_ps(out + 48, _mm512_shuffle_f32x4(c, d, 0xDD));
+}
+
+// Sum of x[i] * w[i]; both are padded to whole registers.
+SPX_INLINE int32_t dot(const uint8_t* x, const int8_t* w, int64_t count) {
+  __m512i a = _mm512_setzero_si512(), b = a;
+  int64_t i = 0;
+  for (; i + 128 <= count; i += 128) {
+    multiply_add(a, _mm512_loadu_si512(x + i), _mm512_loadu_si512(w + i));
+    multiply_add(b, _mm512_loadu_si512(x + i + 64), _mm512_loadu_si512(w + i + 64));
+  }
+  for (; i < count; i += 64) multiply_add(a, _mm512_loadu_si512(x + i), _mm512_loadu_si512(w + i));
+  return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
+}
+
+// The even bytes of a row, and if wanted the odd ones; nothing is read or written behind them.
+SPX_INLINE void split_bytes(uint8_t* even, uint8_t* odd, const uint8_t* from, int64_t count, int64_t odd_count = 0) {
+  for (int64_t i = 0; i < count; i += 32) {
+    const int64_t left = count - i, odds = odd_count - i, bytes = odd && odds > 0 ? left + (odds < 32 ? odds : 32) : 2 * left - 1;
+    const __mmask64 reads = left > 32 || bytes >= 64 ? ~0ull : (1ull << bytes) - 1;
+    const __m512i v = _mm512_maskz_loadu_epi8(reads, from + 2 * i);
+    _mm256_mask_storeu_epi8(even + i, left >= 32 ? ~0u : (1u << left) - 1, _mm512_cvtepi16_epi8(v));
+    if (odd && odds > 0)
+      _mm256_mask_storeu_epi8(odd + i, odds >= 32 ? ~0u : (1u << odds) - 1, _mm512_cvtepi16_epi8(_mm512_srli_epi16(v, 8)));
+  }
+}
+
+#elif defined(SPX_VNNI256)
+
+constexpr int kLanes = 32;
+using Bytes = __m256i;
+struct Sums {
+  __m256i part[4];
+};
+
+SPX_INLINE void multiply_add(__m256i& sum, __m256i x, __m256i w) {
+  asm("%{vex%} vpdpbusd %2,%1,%0" : "+x"(sum) : "x"(x), "x"(w));
+}
+SPX_INLINE Bytes load_bytes(const uint8_t* p) {
+  Bytes v = _mm256_loadu_si256((const __m256i*)p);
+  asm("" : "+x"(v));
+  return v;
+}
+SPX_INLINE void copy_bytes(uint8_t* to, const uint8_t* from) {
+  _mm256_storeu_si256((__m256i*)to, _mm256_loadu_si256((const __m256i*)from));
+}
+SPX_INLINE Bytes splat_weights(int32_t w) { return _mm256_set1_epi32(w); }
+SPX_INLINE void set(Sums& s, int32_t x) {
+  for (int i = 0; i < 4; i++) s.part[i] = _mm256_set1_epi32(x);
+}
+SPX_INLINE void load_sums(Sums& s, const int32_t* p) {
+  for (int i = 0; i < 4; i++) s.part[i] = _mm256_loadu_si256((const __m256i*)(p + 8 * i));
+}
+SPX_INLINE void store_sums(const Sums& s, int32_t* p) {
+  for (int i = 0; i < 4; i++) _mm256_storeu_si256((__m256i*)(p + 8 * i), s.part[i]);
+}
+SPX_INLINE void add_sums(Sums& s, const Sums& t) {
+  for (int i = 0; i < 4; i++) s.part[i] = _mm256_add_epi32(s.part[i], t.part[i]);
+}
+SPX_INLINE void quad(Sums& s, Bytes a, Bytes b, Bytes c, Bytes d, Bytes w) {
+  const Bytes ab = _mm256_unpacklo_epi8(a, b), ab_high = _mm256_unpackhi_epi8(a, b);
+  const Bytes cd = _mm256_unpacklo_epi8(c, d), cd_high = _mm256_unpackhi_epi8(c, d);
+  multiply_add(s.part[0], _mm256_unpacklo_epi16(ab, cd), w);
+  multiply_add(s.part[1], _mm256_unpackhi_epi16(ab, cd), w);
+  multiply_add(s.part[2], _mm256_unpacklo_epi16(ab_high, cd_high), w);
+  multiply_add(s.part[3], _mm256_unpackhi_epi16(ab_high, cd_high), w);
+}
+
+SPX_INLINE void store_bytes(const Sums& s, float factor, const Store8& to, const uint8_t* residual, const uint8_t* mask,
+                            uint8_t* out) {
+  const __m256 times = _mm256_set1_ps(factor);
+  __m256 y[4];
+  for (int i = 0; i < 4; i++) y[i] = _mm256_mul_ps(_mm256_cvtepi32_ps(s.part[i]), times);
+  if (residual) {
+    const __m256i none = _mm256_setzero_si256(), x = _mm256_loadu_si256((const __m256i*)residual);
+    const __m256i low = _mm256_unpacklo_epi8(x, none), high = _mm256_unpackhi_epi8(x, none);
+    const __m256i wide[4] = {_mm256_unpacklo_epi16(low, none), _mm256_unpackhi_epi16(low, none),
+                             _mm256_unpacklo_epi16(high, none), _mm256_unpackhi_epi16(high, none)};
+    const __m256 zero = _mm256_set1_ps((float)to.residual_zero), scale = _mm256_set1_ps(to.residual_factor);
+    for (int i = 0; i < 4; i++)
+      y[i] = _mm256_add_ps(y[i], _mm256_mul_ps(_mm256_sub_ps(_mm256_cvtepi32_ps(wide[i]), zero), scale));
+  }
+  const __m256i zero = _mm256_set1_epi16((short)to.zero);
+  const __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(y[0]), _mm256_cvtps_epi32(y[1]));
+  const __m256i high = _mm256_packs_epi32(_mm256_cvtps_epi32(y[2]), _mm256_cvtps_epi32(y[3]));
+  Bytes q = _mm256_packus_epi16(_mm256_adds_epi16(low, zero), _mm256_adds_epi16(high, zero));
+  q = _mm256_min_epu8(_mm256_max_epu8(q, _mm256_set1_epi8((char)to.low)), _mm256_set1_epi8((char)to.high));
+  if (mask) q = _mm256_blendv_epi8(_mm256_set1_epi8((char)to.zero), q, _mm256_loadu_si256((const __m256i*)mask));
+  _mm256_storeu_si256((__m256i*)out, q);
+}
+
+SPX_INLINE void store_floats(const Sums& s, float factor, float* out) {
+  const __m256 times = _mm256_set1_ps(factor);
+  __m256 y[4];
+  for (int i = 0; i < 4; i++) y[i] = _mm256_mul_ps(_mm256_cvtepi32_ps(s.part[i]), times);
+  _mm256_storeu_ps(out, _mm256_permute2f128_ps(y[0], y[1], 0x20));
+  _mm256_storeu_ps(out + 8, _mm256_permute2f128_ps(y[2], y[3], 0x20));
+  _mm256_storeu_ps(out + 16, _mm256_permute2f128_ps(y[0], y[1], 0x31));
+  _mm256_storeu_ps(out + 24, _mm256_permute2f128_ps(y[2], y[3], 0x31));
+}
+
+SPX_INLINE int32_t dot(const uint8_t* x, const int8_t* w, int64_t count) {
+  __m256i a = _mm256_setzero_si256(), b = a;
+  for (int64_t i = 0; i < count; i += 64) {
+    multiply_add(a, _mm256_loadu_si256((const __m256i*)(x + i)), _mm256_loadu_si256((const __m256i*)(w + i)));
+    multiply_add(b, _mm256_loadu_si256((const __m256i*)(x + i + 32)), _mm256_loadu_si256((const __m256i*)(w + i + 32)));
+  }
+  int32_t lanes[8], total = 0;
+  _mm256_storeu_si256((__m256i*)lanes, _mm256_add_epi32(a, b));
+  for (int i = 0; i < 8; i++) total += lanes[i];
+  return total;
+}
+
+#else
+
+constexpr int kLanes = 64;
+struct Bytes {
+  uint8_t lane[kLanes];
+};
+struct Sums {
+  int32_t lane[kLanes];
+};
+
+SPX_INLINE Bytes load_bytes(const uint8_t* p) {
+  Bytes v;
+  std::memcpy(v.lane, p, kLanes);
+  return v;
+}
+SPX_INLINE void copy_bytes(uint8_t* to, const uint8_t* from) { std::memcpy(to, from, kLanes); }
+SPX_INLINE int32_t splat_weights(int32_t w) { return w; }
+SPX_INLINE void set(Sums& s, int32_t x) {
+  for (int l = 0; l < kLanes; l++) s.lane[l] = x;
+}
+SPX_INLINE void load_sums(Sums& s, const int32_t* p) { std::memcpy(s.lane, p, sizeof s); }
+SPX_INLINE void store_sums(const Sums& s, int32_t* p) { std::memcpy(p, s.lane, sizeof s); }
+SPX_INLINE void add_sums(Sums& s, const Sums& t) {
+  for (int l = 0; l < kLanes; l++) s.lane[l] = (int32_t)((uint32_t)s.lane[l] + (uint32_t)t.lane[l]);
+}
+SPX_INLINE void quad(Sums& s, const Bytes& a, const Bytes& b, const Bytes& c, const Bytes& d, int32_t w) {
+  const int32_t first = (int8_t)w, second = (int8_t)(w >> 8), third = (int8_t)(w >> 16), fourth = (int8_t)(w >> 24);
+  // What lies between may leave the range of 32 bits and come back, as it does in the instructions.
+  for (int l = 0; l < kLanes; l++)
+    s.lane[l] = (int32_t)((uint32_t)s.lane[l] +
+                          (uint32_t)(a.lane[l] * first + b.lane[l] * second + c.lane[l] * third + d.lane[l] * fourth));
+}
+
+SPX_INLINE void store_bytes(const Sums& s, float factor, const Store8& to, const uint8_t* residual, const uint8_t* mask,
+                            uint8_t* out) {
+  for (int l = 0; l < kLanes; l++) {
+    float y = (float)s.lane[l] * factor;
+    if (residual) y = y + ((float)residual[l] - (float)to.residual_zero) * to.residual_factor;
+    int32_t q = (int32_t)std::rint(y) + to.zero;
+    q = q < to.low ? to.low : q > to.high ? to.high : q;
+    out[l] = (uint8_t)(mask && !mask[l] ? to.zero : q);
+  }
+}
+
+SPX_INLINE void store_floats(const Sums& s, float factor, float* out) {
+  for (int l = 0; l < kLanes; l++) out[l] = (float)s.lane[l] * factor;
+}
+
+SPX_INLINE int32_t dot(const uint8_t* x, const int8_t* w, int64_t count) {
+  uint32_t total = 0;
+  for (int64_t i = 0; i < count; i++) total += (uint32_t)(x[i] * w[i]);
+  return (int32_t)total;
+}
+
+#endif
+
+#if !defined(SPX_VNNI512)
+// The even bytes of a row, and if wanted the odd ones; nothing is written behind them.
+SPX_INLINE void split_bytes(uint8_t* __restrict even, uint8_t* __restrict odd, const uint8_t* __restrict from,
+                            int64_t count, int64_t odd_count = 0) {
+  for (int64_t i = 0; i < count; i++) even[i] = from[2 * i];
+  if (odd)
+    for (int64_t i = 0; i < odd_count; i++) odd[i] = from[2 * i + 1];
+}
+#endif
+
+}  // namespace
