@@ -1,4 +1,4 @@
-"""Version 1 of the file as it was first written: still written like that, and still read. Version 2 comes back."""
+"""Each version of the file as it was first written: still written like that, and still read."""
 
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from softprune.deploy.format.spx import check_built, read_spx
 from softprune.deploy.format.value_kinds import infer_kinds
 
 GOLDEN = Path(__file__).with_name("version1.spx")
+GOLDEN_BYTES = Path(__file__).with_name("version2.spx")
 
 
 def every_storage() -> Graph:
@@ -48,6 +49,46 @@ def test_the_first_release_is_still_read():
     # hidden = relu(1 - 2 + 0, 2 + 1, 3 + 2, 4 + 3, 5 + 4, 6 + 5, 7 + 6, 8 + 7); out reads hidden 0, hidden 7, input 3
     (found,) = run(model.graph.document, weights, [np.ones((1, 4), np.float32)])
     assert found.tolist() == [[0.5 * 0 - 15, 3]]
+
+
+def every_storage_of_bytes() -> Graph:
+    """Layers whose weights are whole, a mask, gaps and Rice codes, with what else a network of bytes may have."""
+    dense, mask, gaps, rice = (np.zeros(shape, np.int8) for shape in ((4, 4), (8, 4), (8, 8), (2, 304)))
+    dense[:] = np.arange(16).reshape(4, 4) - 7
+    mask[np.arange(8), np.arange(8) % 4] = np.arange(1, 9)
+    gaps[0, 7] = -127
+    rice.reshape(-1)[np.arange(60) * 10 + np.arange(60) % 7] = np.arange(60) * 4 - 118
+    none = dict.fromkeys(("residual", "residual_factor", "residual_zero"))
+    kept = {**none, "out_zero": 128, "low": 3, "high": 250}
+    added = {**kept, "residual": "v2", "residual_factor": 0.5, "residual_zero": 128}
+    last = {**none, "out_zero": None, "low": None, "high": None}
+    ops = [
+        Op("quantize", "in", ["x0"], "v0", {"scale": 0.5, "zero": 128}),
+        Op("linear_int8", "a", ["v0"], "v1", {"weight": "w0", "bias": "w1", "factor": "w2", "zero": 128, **kept}),
+        Op("linear_int8", "b", ["v1"], "v2", {"weight": "w3", "bias": None, "factor": "w4", "zero": 128, **kept}),
+        Op("linear_int8", "c", ["v2"], "v3", {"weight": "w5", "bias": None, "factor": "w4", "zero": 128, **added}),
+        Op("lookup", "d", ["v3"], "v4", {"table": "w6"}),
+        Op("concat", "", ["v4"] * 38, "v5", {"axis": 1}),
+        Op("linear_int8", "e", ["v5"], "v6", {"weight": "w7", "bias": None, "factor": "w8", "zero": 128, **last}),
+        Op("dequantize", "out", ["v4"], "v7", {"scale": 0.25, "zero": 128}),
+    ]
+    arrays = [dense, np.int32([9, -70_000, 0, 2]), np.float32([0.5, 0.001, 1, 0.25]), mask, np.ones(8, np.float32)]
+    arrays += [gaps, np.arange(255, -1, -1).astype(np.uint8), rice, np.float32([0.5, 2])]
+    return Graph({"x0": (None, 4)}, ["v6", "v7"], ops, {f"w{i}": array for i, array in enumerate(arrays)}, {})
+
+
+def test_the_bytes_of_networks_of_bytes_stay_as_they_are(tmp_path):
+    write_spx(every_storage_of_bytes(), tmp_path / "net.spx")
+    assert (tmp_path / "net.spx").read_bytes() == GOLDEN_BYTES.read_bytes()
+    model = read_spx(GOLDEN_BYTES)
+    storages = {name: entry["storage"] for name, entry in model.graph.document["weights"].items()}
+    assert [storages[name] for name in ("w0", "w3", "w5", "w7")] == ["dense", "mask", "gaps", "rice"]
+    weights = {name: weight.dense() for name, weight in model.weights.items()}
+    for name, array in every_storage_of_bytes().weights.items():
+        assert weights[name].dtype == array.dtype and np.array_equal(weights[name], array)
+    outputs = run(model.graph.document, weights, [np.float32([[1, -2, 0.6, 30]])])
+    wanted = [31, 15.25, -15.5, -15.5, 15.25, 15.25, -15.5, -15.5]
+    assert [out.tolist() for out in outputs] == [[[-6266, 44132]], [wanted]]
 
 
 @st.composite
