@@ -17,17 +17,21 @@ import time
 from functools import cache
 from pathlib import Path
 
-IMPORTS = ("torch.distributed", "softprune.cli", "softprune.train.run", "softprune.deploy.export", "sklearn.datasets")
+IMPORTS = (
+    "torch.distributed", "torch._dynamo", "torch.export._trace", "torch._inductor.decomposition", "softprune.cli",
+    "softprune.train.run", "softprune.deploy.export", "sklearn.datasets",
+)  # fmt: skip
 
 
 class Process:
     """A forked command, with the part of `subprocess.Popen` that tests use."""
 
-    def __init__(self, server, words, env=None, cwd=None):
+    def __init__(self, server, words, env=None, cwd=None, largest_file=None):
         self._server, self._folder, self.args = server, Path(tempfile.mkdtemp()), [str(word) for word in words]
         self.returncode = None
         streams = [str(self._folder / name) for name in ("out", "err")]
         here = {"env": env or dict(os.environ), "cwd": str(cwd or Path.cwd()), "streams": streams}
+        here["largest_file"] = largest_file
         self.pid = server.ask(do="start", words=self.args, **here)
 
     def poll(self):
@@ -123,7 +127,7 @@ def _serve():
     return None
 
 
-def _become(words, env, cwd, streams, **_):
+def _become(words, env, cwd, streams, largest_file, **_):
     os.setsid()
     for number, path in enumerate((os.devnull, *streams)):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -133,6 +137,10 @@ def _become(words, env, cwd, streams, **_):
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
+    if largest_file is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     return words
 
 

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import warm
 from softprune.budget.budget import Budget
 from softprune.core.bake import bake
 from softprune.core.rule import Rule
@@ -81,10 +82,7 @@ def _refused(sparsifier, folder, match):
 
 
 def _run(*arguments):
-    done = subprocess.run(
-        [sys.executable, str(WORKER), *map(str, arguments)], capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stderr
+    warm.run(WORKER, *arguments)
     return load_file(arguments[0] / f"{arguments[1]}.safetensors")
 
 

@@ -1,4 +1,4 @@
-"""Processes under torchrun, on one machine and one thread each, and what they have found."""
+"""Several processes on one machine and one thread each, by torchrun itself too, and what they have found."""
 
 import os
 import subprocess

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
-from launch import SEVERAL_PROCESSES, WORKERS, differing, part, tensors_of, torchrun
+from launch import SEVERAL_PROCESSES, WORKERS, differing, part, tensors_of
+
+from warm import run_on_two
 
 pytestmark = SEVERAL_PROCESSES
 
@@ -11,7 +13,7 @@ pytestmark = SEVERAL_PROCESSES
 def ranks(tmp_path_factory):
     """What each of the two processes found."""
     folder = tmp_path_factory.mktemp("ddp")
-    torchrun(2, WORKERS / "ddp.py", folder)
+    run_on_two(WORKERS / "ddp.py", folder)
     return tensors_of(folder)
 
 

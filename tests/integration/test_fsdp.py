@@ -4,7 +4,9 @@ import json
 
 import pytest
 import torch
-from launch import SEVERAL_PROCESSES, WORKERS, differing, part, tensors_of, torchrun
+from launch import SEVERAL_PROCESSES, WORKERS, differing, part, tensors_of
+
+from warm import run_on_two
 
 pytestmark = SEVERAL_PROCESSES
 
@@ -12,7 +14,7 @@ pytestmark = SEVERAL_PROCESSES
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fsdp")
-    torchrun(2, WORKERS / "fsdp.py", folder)
+    run_on_two(WORKERS / "fsdp.py", folder)
     return folder
 
 

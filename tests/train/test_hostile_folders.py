@@ -3,16 +3,14 @@
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import tracemalloc
-from functools import partial
 
 import pytest
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
+import warm
 from softprune import STR, Budget, sparsify
 from softprune.core.state_file import write_tensors
 from softprune.records import read_text, write_text
@@ -36,11 +34,7 @@ def run(tmp_path_factory):
 
 def command(*words, largest_file=None):
     """The command in a process of its own, in which no file may grow beyond a size, as on a disk that is full."""
-    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (largest_file, largest_file)) if largest_file else None
-    return subprocess.run(
-        [sys.executable, "-m", "softprune", *map(str, words)],
-        capture_output=True, text=True, check=False, timeout=300, preexec_fn=limit,
-    )  # fmt: skip
+    return warm.run("-m", "softprune", *words, check=False, largest_file=largest_file)
 
 
 def assert_one_line(result, *words):
