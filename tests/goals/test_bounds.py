@@ -17,7 +17,7 @@ def falling(count):
 
 
 @pytest.mark.parametrize(
-    ("price", "allowed", "bracket"),
+    ("price", "allowed", "bounds"),
     [
         # Two weights to either side of the fourth.
         (1.0, 4.0, (2.0, 7.0)),
@@ -27,8 +27,8 @@ def falling(count):
         (1.0, 3.0, (3.0, 8.0)),
     ],
 )
-def test_where_all_weights_are_seen_two_to_either_side_are_enough(price, allowed, bracket):
-    assert sampled_bounds([falling(8)], [8], [PerWeight(price)], allowed) == Bounds(*bracket)
+def test_where_all_weights_are_seen_two_to_either_side_are_enough(price, allowed, bounds):
+    assert sampled_bounds([falling(8)], [8], [PerWeight(price)], allowed) == Bounds(*bounds)
 
 
 def test_the_dearest_weight_says_how_far_to_look():
@@ -105,41 +105,41 @@ def test_what_lies_at_the_lower_end_of_the_window_is_not_met_and_what_lies_at_th
 
 def test_a_guess_of_exactly_eight_times_the_usual_number_is_still_one():
     # A quarter of a weight is usual of one; a miss of 1 means 4 to either side, at a quarter of a weight for each: 2.
-    trail = Predictor()
-    trail.note(1.0, crowd=0.25)
-    trail.note(math.e, crowd=0.25)
-    assert trail.guess(1) == pytest.approx((math.exp(-2.0), math.exp(6.0)))
-    assert (trail.miss, trail.stride, trail.place) == (1.0, 1.0, 1.0)
+    predictor = Predictor()
+    predictor.note(1.0, weights_per_log=0.25)
+    predictor.note(math.e, weights_per_log=0.25)
+    assert predictor.guess(1) == pytest.approx((math.exp(-2.0), math.exp(6.0)))
+    assert (predictor.miss, predictor.stride, predictor.last) == (1.0, 1.0, 1.0)
 
 
 def test_a_border_that_rests_is_looked_for_among_few():
     # 1000^(2/3) / 4 = 25 weights, at 100 per unit of log key.
-    trail = Predictor()
+    predictor = Predictor()
     for _ in range(2):
-        trail.note(2.0, crowd=100.0)
-    assert trail.guess(1000) == pytest.approx((2 * math.exp(-0.125), 2 * math.exp(0.125)))
+        predictor.note(2.0, weights_per_log=100.0)
+    assert predictor.guess(1000) == pytest.approx((2 * math.exp(-0.125), 2 * math.exp(0.125)))
     sparse = Predictor()
-    sparse.note(2.0, crowd=0.5)
+    sparse.note(2.0, weights_per_log=0.5)
     assert sparse.guess(8) == pytest.approx((2 * math.exp(-1.0), 2 * math.exp(1.0)))
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_border_that_jumps_is_looked_for_four_jumps_around_where_it_would_go(sign):
-    trail = Predictor()
-    trail.note(1.0, crowd=100.0)
-    trail.note(math.exp(0.2 * sign), crowd=100.0)
-    assert trail.guess(1000) == pytest.approx((math.exp(0.4 * sign - 0.8), math.exp(0.4 * sign + 0.8)))
+    predictor = Predictor()
+    predictor.note(1.0, weights_per_log=100.0)
+    predictor.note(math.exp(0.2 * sign), weights_per_log=100.0)
+    assert predictor.guess(1000) == pytest.approx((math.exp(0.4 * sign - 0.8), math.exp(0.4 * sign + 0.8)))
     # Of 0.3 it would be 240 weights, more than eight times 25.
-    trail = Predictor()
-    trail.note(1.0, crowd=100.0)
-    trail.note(math.exp(0.3 * sign), crowd=100.0)
-    assert trail.guess(1000) is None
+    predictor = Predictor()
+    predictor.note(1.0, weights_per_log=100.0)
+    predictor.note(math.exp(0.3 * sign), weights_per_log=100.0)
+    assert predictor.guess(1000) is None
 
 
 def test_without_a_border_there_is_no_guess():
-    trail = Predictor()
-    trail.note(1.0, crowd=100.0)
-    trail.note(0.0, crowd=100.0)
-    assert trail.place is None and trail.guess(1000) is None
-    trail.note(1.0, crowd=0.0)
-    assert trail.guess(1000) is None
+    predictor = Predictor()
+    predictor.note(1.0, weights_per_log=100.0)
+    predictor.note(0.0, weights_per_log=100.0)
+    assert predictor.last is None and predictor.guess(1000) is None
+    predictor.note(1.0, weights_per_log=0.0)
+    assert predictor.guess(1000) is None

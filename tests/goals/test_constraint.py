@@ -1,4 +1,4 @@
-"""A part of a model with its total, by hand: what it allows when, when it is solved again, and what it refuses."""
+"""A constraint, by hand: what it allows when, when it is solved again, and what it refuses."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from torch import nn
 import softprune
 from softprune import GMP, STR, Flops, Params, Sparsity, constant, linear
 from softprune.budget.costs import Profile, TensorCost
-from softprune.goals.constraint import FLOOR_SHARE, copied, make_part
+from softprune.goals.constraint import FLOOR_SHARE, copied, make_constraint
 
 PROFILE = Profile((TensorCost("0.weight", (4, 10), 400), TensorCost("1.weight", (5, 4), 20)), other_macs=7)
 
@@ -23,14 +23,14 @@ def sparsified(method=None, goal=None, schedule=None):
     return softprune.sparsify(model, method or STR(), goal=goal or Params(30), schedule=schedule or linear(0.0, 1.0))
 
 
-def part(goal, schedule=None, method=None):
+def constraint(goal, schedule=None, method=None):
     targets = sparsified().targets
-    return make_part(goal, schedule or linear(0.0, 1.0), [(t, method or STR()) for t in targets], PROFILE)
+    return make_constraint(goal, schedule or linear(0.0, 1.0), [(t, method or STR()) for t in targets], PROFILE)
 
 
 def test_what_is_allowed_falls_from_all_weights_to_the_goal():
     # 60 weights, of which 31 shall stay.
-    given = part(Params(31))
+    given = constraint(Params(31))
     assert (given.full, given.final, given.density) == (60.0, 31.0, 31 / 60)
     assert [given.allowed(p) for p in (0.0, 0.5, 1.0)] == [60, 46, 31]  # 45.5 is rounded to the even one
     assert given.allowed(0.9) == 34  # 60 - 26.1
@@ -38,7 +38,7 @@ def test_what_is_allowed_falls_from_all_weights_to_the_goal():
 
 def test_multiply_adds_are_not_rounded():
     # 420 of the tensors and 7 besides; 217 shall stay, so 210 for the tensors.
-    given = part(Flops(217))
+    given = constraint(Flops(217))
     assert (given.full, given.final, given.density) == (420.0, 210.0, 0.5)
     assert given.allowed(0.25) == pytest.approx(420 - 52.5)
     assert [m.cost.each for m in given.tensors] == [10.0, 1.0]
@@ -47,18 +47,18 @@ def test_multiply_adds_are_not_rounded():
 def test_floors_are_a_twentieth_of_an_equal_share_and_one_weight_at_least():
     assert FLOOR_SHARE == 0.05
     # Half of 40 and of 20: a twentieth is 1 and 0.5.
-    assert [m.floor for m in part(Params(30)).tensors] == [1, 1]
+    assert [m.floor for m in constraint(Params(30)).tensors] == [1, 1]
     # 59 of 60: a twentieth of 39.3 and of 19.7 is 1.97 and 0.98.
-    assert [m.floor for m in part(Params(59)).tensors] == [2, 1]
-    assert [m.floor for m in part(Params(59), method=STR(min_keep=7)).tensors] == [7, 7]
+    assert [m.floor for m in constraint(Params(59)).tensors] == [2, 1]
+    assert [m.floor for m in constraint(Params(59), method=STR(min_keep=7)).tensors] == [7, 7]
     # No tensor can keep more than it has.
-    assert [m.floor for m in part(Params(59), method=STR(min_keep=25)).tensors] == [25, 20]
+    assert [m.floor for m in constraint(Params(59), method=STR(min_keep=25)).tensors] == [25, 20]
 
 
 def test_floors_that_take_all_of_the_total_are_fine_and_more_are_refused():
-    assert part(Params(14), method=STR(min_keep=7)).final == 14.0
+    assert constraint(Params(14), method=STR(min_keep=7)).final == 14.0
     with pytest.raises(ValueError, match=r"leaves 13 to keep, but the floors of the 2 tensors \(min_keep\) take 14"):
-        part(Params(13), method=STR(min_keep=7))
+        constraint(Params(13), method=STR(min_keep=7))
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def test_floors_that_take_all_of_the_total_are_fine_and_more_are_refused():
 )
 def test_a_schedule_that_does_not_end_at_the_goal_is_refused(schedule, error, message):
     with pytest.raises(error, match=message):
-        part(Params(30), schedule)
+        constraint(Params(30), schedule)
 
 
 def test_it_is_solved_again_after_every_so_many_steps_and_the_last():
-    every = part(Params(30), method=GMP(every=4))
+    every = constraint(Params(30), method=GMP(every=4))
     assert [step for step in range(1, 11) if every.due(step, 10)] == [4, 8, 10]
     mixed = replace(every, tensors=(every.tensors[0], replace(every.tensors[1], settings=GMP(every=3).goal_settings)))
     assert [step for step in range(1, 11) if mixed.due(step, 10)] == [4, 8, 10]
 
 
 def test_with_every_of_zero_it_is_solved_when_the_schedule_moves():
-    stairs = part(Params(30), lambda p: 0.0 if p < 0.35 else 0.5 if p < 0.8 else 1.0, softprune.methods.ACDC())
+    stairs = constraint(Params(30), lambda p: 0.0 if p < 0.35 else 0.5 if p < 0.8 else 1.0, softprune.methods.ACDC())
     assert [step for step in range(1, 11) if stairs.due(step, 10)] == [4, 8]
 
 
@@ -104,15 +104,15 @@ def test_the_goal_is_met_to_the_cost_of_one_weight():
 )
 def test_a_total_that_one_weight_more_would_exceed_is_met(cut, spent, met):
     # 195 are allowed, and the weights of the first cost ten each; none of the others is left.
-    given = part(Flops(202))
+    given = constraint(Flops(202))
     with torch.no_grad():
-        for member, alpha in zip(given.tensors, (cut, 1e9), strict=True):
-            member.target.transform.alpha.fill_(alpha)
+        for tensor, alpha in zip(given.tensors, (cut, 1e9), strict=True):
+            tensor.target.transform.alpha.fill_(alpha)
     assert (given.spent(), given.met(1.0)) == (spent, met)
 
 
 def test_a_goal_is_reached_once_all_of_it_is_asked_for():
-    given = part(Params(30), linear(0.0, 0.5))
+    given = constraint(Params(30), linear(0.0, 0.5))
     assert [given.reached(p) for p in (0.0, 0.49, 0.5, 1.0)] == [False, False, True, True]
 
 
@@ -125,10 +125,9 @@ def test_a_threshold_that_still_rises_has_not_reached_it_before_the_end():
 
 
 def test_its_name_says_goal_and_schedule_and_marks_of_one_of_your_own():
-    assert (
-        str(part(Sparsity(0.5), linear(0.0, 0.5))) == "Sparsity(value=0.5) by Ramp(begin=0.0, end=0.5, shape='linear')"
-    )
-    mine = str(part(Params(30), lambda p: p * p))
+    named = str(constraint(Sparsity(0.5), linear(0.0, 0.5)))
+    assert named == "Sparsity(value=0.5) by Ramp(begin=0.0, end=0.5, shape='linear')"
+    mine = str(constraint(Params(30), lambda p: p * p))
     assert mine == "Params(count=30) by a schedule of your own (0, 0.0625, 0.25, 0.5625, 1)"
     assert (Params(30).words(1234.4), Flops(217).words(1e6)) == ("1,234", "1,000,000")
 
@@ -153,7 +152,7 @@ def test_what_is_no_copy_is_refused_by_name():
 
 
 def test_a_part_of_a_copy_has_its_targets_and_a_predictor_of_its_own():
-    given, other = part(Params(30)), sparsified().targets
+    given, other = constraint(Params(30)), sparsified().targets
     theirs = given.on(nn.Linear(1, 1), other[::-1])
     assert [m.target for m in theirs.tensors] == list(other)
     assert theirs.predictor is not given.predictor and (theirs.final, theirs.joint) == (given.final, None)

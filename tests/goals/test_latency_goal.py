@@ -65,18 +65,18 @@ def test_the_total_is_met_at_every_step_and_never_grows():
     table = made_table(model, 5)
     goal = Latency(reachable(table, [x.name for x in table.layers], 0.3), table)
     sparsifier = softprune.sparsify(model, STR(), goal=goal, schedule=cubic(0.1, 0.9))
-    part, seen = sparsifier.goals[0], []
-    fixed = table.total({}) - part.full
+    constraint, seen = sparsifier.goals[0], []
+    fixed = table.total({}) - constraint.full
 
     def look():
         spent = table.total(sparsifier.measure().densities) - fixed
-        seen.append((spent, part.allowed(sparsifier.progress)))
+        seen.append((spent, constraint.allowed(sparsifier.progress)))
 
     train(model, sparsifier, inputs(), 10, look=look)
     sizes = {t.name: t.raw.numel() for t in sparsifier.targets}
     assert all(allowed - one_weight(goal, sizes) - 1e-15 < spent <= allowed + 1e-15 for spent, allowed in seen)
     allowed = [a for _, a in seen]
-    assert allowed == sorted(allowed, reverse=True) and allowed[-1] == part.final < allowed[1] < part.full
+    assert allowed == sorted(allowed, reverse=True) and allowed[-1] == constraint.final < allowed[1] < constraint.full
 
 
 def test_a_flat_start_of_the_curve_does_not_take_most_weights_at_once():

@@ -8,14 +8,36 @@ from typing import ClassVar
 import pytest
 import torch
 from goal_training import train
+from pydantic import Field
 from torch import nn
 
 import softprune
-from softprune import GMP, STR, Params, Rule, Units, constant, cubic, erk, global_magnitude, profile, scaled, uniform
+from softprune import (
+    GMP,
+    STR,
+    Budget,
+    Params,
+    Rule,
+    Units,
+    constant,
+    cubic,
+    erk,
+    global_magnitude,
+    profile,
+    scaled,
+    uniform,
+)
 from softprune.budget.costs import Cost, PerWeight, Profile
-from softprune.budget.show import budget_sheet
+from softprune.budget.show import budget_table
 from softprune.goals.base import Goal
+from softprune.goals.goal import GOALS
 from softprune.methods import DSR
+from softprune.reporting.labels import configured_goal, goal_text
+from softprune.reporting.run import read_run
+from softprune.train.config import ConfigError, RunConfig
+from softprune.train.config.goal import GoalConfig
+from softprune.train.config.sections import Count
+from softprune.train.run import train as train_run
 
 OVERHEAD = 100  # bytes that each tensor takes on disk besides its weights
 
@@ -24,6 +46,7 @@ OVERHEAD = 100  # bytes that each tensor takes on disk besides its weights
 class Bytes(Goal):
     """Bytes on disk: those of a value and its position for each kept weight, and some for each tensor."""
 
+    key: ClassVar[str] = "bytes"
     counts: ClassVar[str] = "bytes"
 
     bytes: int
@@ -73,9 +96,13 @@ def test_training_ends_at_it_exactly_in_a_measurement_a_file_and_after_bake(meth
 def test_the_total_falls_on_the_schedule():
     model = network()
     sparsifier = softprune.sparsify(model, STR(), goal=Bytes(1000), schedule=cubic(0.0, 1.0))
-    part, seen = sparsifier.goals[0], []
-    assert (part.full, part.final) == (6.0 * WEIGHTS, 800.0)
-    train(model, sparsifier, X, 5, look=lambda: seen.append((part.spent(), part.allowed(sparsifier.progress))))
+    constraint, seen = sparsifier.goals[0], []
+    assert (constraint.full, constraint.final) == (6.0 * WEIGHTS, 800.0)
+
+    def look():
+        seen.append((constraint.spent(), constraint.allowed(sparsifier.progress)))
+
+    train(model, sparsifier, X, 5, look=look)
     assert all(allowed - 6 < spent <= allowed for spent, allowed in seen)
     assert seen[0][1] > seen[-1][1] == 800.0
 
@@ -136,7 +163,7 @@ def test_allocators_share_it_out(allocate):
     costs = profile(network(), X)
     budget = allocate(costs, Bytes(6 * WEIGHTS // 2 + 200))
     assert sum(budget[t.name] * t.params for t in costs) == pytest.approx(WEIGHTS / 2)
-    assert "Bytes(bytes=5960, each=6)" in budget_sheet(budget).caption
+    assert "Bytes(bytes=5960, each=6)" in budget_table(budget).caption
 
 
 def test_an_allocator_counts_what_is_left_dense():
@@ -157,3 +184,49 @@ def test_global_magnitude_meets_it_with_the_largest_weights():
 def test_costs_are_exact_where_floats_are_not():
     # A third of a byte each: three weights cost one, not a little less.
     assert PerWeight(1, 3).exact(3) == 1 and PerWeight(0.5, 4).exact(2) == Fraction(1, 4)
+
+
+class GoalWithBytes(GoalConfig):
+    """The section of goals with its line for this one."""
+
+    bytes: Count | None = Field(default=None, description="Or the bytes that the weights take on disk.")
+
+
+class RunWithBytes(RunConfig):
+    goal: GoalWithBytes | None = Field(default=None, description=RunConfig.model_fields["goal"].description)
+
+
+@pytest.fixture
+def configurable(monkeypatch):
+    monkeypatch.setitem(GOALS, Bytes.key, Bytes)
+
+
+SHORT = ["epochs=1", "data.subset=128", "threads=1"]
+
+
+def test_with_one_line_in_the_section_of_goals_a_run_is_configured_trained_and_reported(configurable, tmp_path):
+    config = RunWithBytes.load("digits/str-goal", [*SHORT, "goal={bytes: 9000, begin: 0, end: 0.5}"])
+    assert config.goal.total() == Bytes(9000)
+    assert RunWithBytes.parse(config.model_dump(), origin="itself") == config
+    outcome = train_run(config, tmp_path / "run")
+    kept = json.loads((outcome.folder / "result.json").read_text())["last"]["params"]
+    tensors = len(Budget.load(outcome.folder))
+    assert 9000 - 6 < 6 * kept + OVERHEAD * tensors <= 9000
+    report = read_run(outcome.folder)
+    assert goal_text(report.config) == "9,000 bytes"
+    assert configured_goal(report.config) == (Bytes, 9000.0)
+
+
+@pytest.mark.parametrize(
+    ("goal", "message"),
+    [
+        ("{}", "needs one of sparsity, params, filters, flops, latency, rank and bytes"),
+        ("{bytes: 9, sparsity: 0.5}", "got sparsity and bytes"),
+        ("{bytes: 0}", "0 is not at least 1"),
+        ("{bytes: 9, scope: all}", "scope all is for sparsity and params without a budget"),
+        ("{byte: 9}", "did you mean goal.bytes"),
+    ],
+)
+def test_a_configuration_is_checked_with_it(configurable, goal, message):
+    with pytest.raises(ConfigError, match=message):
+        RunWithBytes.load("digits/str-goal", [f"goal={goal}"])

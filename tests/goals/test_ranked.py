@@ -9,9 +9,9 @@ import torch
 from softprune.goals.select import Bounds, Ranked
 
 
-def seen(candidate, low, high):
-    look = candidate.window(Bounds(low, high))
-    return look.found.place.tolist(), look.key.tolist(), look.found.above
+def seen(ranked, low, high):
+    window = ranked.window(Bounds(low, high))
+    return window.found.position.tolist(), window.key.tolist(), window.found.above
 
 
 def test_keys_at_either_end_of_the_bracket_are_in_it():
@@ -48,15 +48,15 @@ def test_rows_and_groups_have_their_own_scales():
 
 
 def test_what_was_just_seen_is_not_read_again_until_it_is_forgotten():
-    candidate = Ranked(torch.tensor([1.0, 2.0]), torch.ones(1))
-    near = candidate.window(Bounds(0.5, 3.0))
-    candidate.w[0] = 2.5
-    assert candidate.window(Bounds(0.5, 3.0)) is near
-    candidate.forget()
-    assert candidate.window(Bounds(0.5, 3.0)).key.tolist() == [2.5, 2.0]
-    candidate.window(Bounds(0.5, 4.0))
-    candidate.w[0] = 1.0
-    assert candidate.window(Bounds(0.5, 3.0)).key.tolist() == [1.0, 2.0], "another bracket took its place"
+    ranked = Ranked(torch.tensor([1.0, 2.0]), torch.ones(1))
+    near = ranked.window(Bounds(0.5, 3.0))
+    ranked.w[0] = 2.5
+    assert ranked.window(Bounds(0.5, 3.0)) is near
+    ranked.forget()
+    assert ranked.window(Bounds(0.5, 3.0)).key.tolist() == [2.5, 2.0]
+    ranked.window(Bounds(0.5, 4.0))
+    ranked.w[0] = 1.0
+    assert ranked.window(Bounds(0.5, 3.0)).key.tolist() == [1.0, 2.0], "other bounds took its place"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

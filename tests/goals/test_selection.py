@@ -176,13 +176,13 @@ def test_a_good_guess_needs_one_look_and_a_bad_one_no_more_than_two(monkeypatch)
 
 
 def test_a_border_that_moves_on_is_guessed_where_it_goes():
-    trail = bracket.Predictor()
-    assert trail.guess(10**6) is None
+    predictor = bracket.Predictor()
+    assert predictor.guess(10**6) is None
     for step in range(5):
-        trail.note(math.exp(-3.0 + 0.01 * step), crowd=300_000.0)
-    low, high = trail.guess(10**6)
+        predictor.note(math.exp(-3.0 + 0.01 * step), weights_per_log=300_000.0)
+    low, high = predictor.guess(10**6)
     assert low < math.exp(-2.95) < high
     # One miss of 0.01, three steps ago: more than 2,500 weights at a density of 300,000 per unit of log key take.
     assert math.log(high / low) == pytest.approx(2 * 4 * 0.01 * 0.5**3, rel=1e-6)
-    trail.note(math.exp(5.0), crowd=300_000.0)
-    assert trail.guess(10**6) is None  # a sample is better than a guess that was so far off
+    predictor.note(math.exp(5.0), weights_per_log=300_000.0)
+    assert predictor.guess(10**6) is None  # a sample is better than a guess that was so far off

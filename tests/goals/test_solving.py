@@ -66,20 +66,20 @@ def test_a_tensor_at_its_floor_is_told_what_that_means_if_it_learns(pace, s):
 
 def test_room_for_all_is_no_threshold_at_all():
     sparsifier = made(STR(), 5)
-    (part,) = sparsifier.goals
+    (constraint,) = sparsifier.goals
     assert min(state(sparsifier, "alpha")) > 0.0
-    solve(part, part.full)
+    solve(constraint, constraint.full)
     assert state(sparsifier, "alpha") == [0.0, 0.0] == state(sparsifier, "crossing")
-    solve(part, part.full - 1)
+    solve(constraint, constraint.full - 1)
     assert sum(int(torch.count_nonzero(t.effective)) for t in sparsifier.targets) == 5
     # Keys 8, 1, 3, 4, 6, 5: the border is 1.
-    assert state(sparsifier, "alpha") == [1.0, 1.0] and part.predictor.place == 0.0
+    assert state(sparsifier, "alpha") == [1.0, 1.0] and constraint.predictor.last == 0.0
 
 
 def test_tensors_on_several_devices_are_refused_by_name():
-    (part,) = made(STR(), 5).goals
-    away = SimpleNamespace(raw=torch.empty(2, device="meta"), transform=part.tensors[1].transform)
-    scattered = replace(part, tensors=(part.tensors[0], replace(part.tensors[1], target=away)))
+    (constraint,) = made(STR(), 5).goals
+    away = SimpleNamespace(raw=torch.empty(2, device="meta"), transform=constraint.tensors[1].transform)
+    scattered = replace(constraint, tensors=(constraint.tensors[0], replace(constraint.tensors[1], target=away)))
     with pytest.raises(ValueError, match=r"on several devices \(cpu, meta\), whose weights cannot be compared"):
         solve(scattered, 3)
 
@@ -105,7 +105,7 @@ def test_a_tensor_of_zeros_has_no_floor():
 
 def test_a_dearer_weight_is_worth_more_crossings():
     sparsifier = softprune.sparsify(nn.Linear(100, 100, bias=False), STR(), goal=Sparsity(0.5), schedule=constant())
-    (part,) = sparsifier.goals
-    before = float(part.tensors[0].transform.crossing)
+    (constraint,) = sparsifier.goals
+    before = float(constraint.tensors[0].transform.crossing)
     # Uniform sizes up to u with the border in the middle: of 10,000 weights as many as lie below it meet it per log.
     assert before == pytest.approx(5000, rel=0.1)

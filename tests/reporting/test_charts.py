@@ -8,7 +8,7 @@ from folders import DENSITIES, PROFILE, TENSORS, write_run
 
 from softprune.budget.budget import Budget
 from softprune.reporting.charts import CHARTS, MOST_LINES, layer_macs, layer_sparsity, tells_something, thresholds
-from softprune.reporting.report import reference_budgets as rivals
+from softprune.reporting.report import reference_budgets
 from softprune.reporting.run import Run, read_run
 
 
@@ -56,7 +56,7 @@ def test_layers_are_in_the_order_of_the_network_with_exact_notes(run: Run) -> No
 
 def test_other_budgets_stand_beside_the_run(run: Run, tmp_path: Path) -> None:
     mine = Budget({"fc.weight": 0.25, "conv.weight": 0.75}).save(tmp_path / "mine.json")
-    others = rivals(["uniform", str(mine)], [run])
+    others = reference_budgets(["uniform", str(mine)], [run])
     assert [budget.source for budget in others] == ["uniform (90.00 %)", "mine.json"]
     own, uniform, given = layer_sparsity([run], against=others).series
     assert own.y == pytest.approx((0.98, 0.5))
@@ -67,20 +67,20 @@ def test_other_budgets_stand_beside_the_run(run: Run, tmp_path: Path) -> None:
 
 def test_the_same_network_under_other_names_is_recognised_by_its_sizes(run: Run, tmp_path: Path) -> None:
     renamed = read_run(write_run(tmp_path / "b", tensors=("first", "second")))
-    (other,) = rivals([str(renamed.path)], [run])
+    (other,) = reference_budgets([str(renamed.path)], [run])
     assert dict(other) == pytest.approx(dict(zip(TENSORS, DENSITIES[-1], strict=True)))
 
 
 def test_a_budget_of_another_network_is_refused_by_name(run: Run) -> None:
     with pytest.raises(ValueError, match=r"resnet50/str-90\.23 is of another network: it has 54 tensors, the run 2"):
-        rivals(["resnet50/str-90.23"], [run])
+        reference_budgets(["resnet50/str-90.23"], [run])
 
 
 def test_budgets_need_a_run_that_knows_its_layers(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "budget.json").unlink()
     with pytest.raises(ValueError, match=r"no budget\.json tells the layers"):
-        rivals(["uniform"], [read_run(folder)])
+        reference_budgets(["uniform"], [read_run(folder)])
 
 
 def test_runs_keep_their_place_in_all_charts(run: Run, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def attach(
     threshold_decay: float | None = None,
     scheduler: Any = None,
 ) -> None:
-    """Follow the optimizers that `accelerator.prepare` returned, and travel with its `save_state` and `load_state`.
+    """Follow the optimizers that `accelerator.prepare` returned; its `save_state` and `load_state` include this.
 
     Steps that gradient accumulation or a GradScaler leaves out are not counted.
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from softprune.budget.costs import Profile, TensorCost
-from softprune.budget.show import Comparison, budget_sheet, compare, shape_text
+from softprune.budget.show import Comparison, budget_table, compare, shape_text
 from softprune.budget.units import USUAL, checked_units
 from softprune.records import BUDGET, parse_json, read_text, require_format, write_text
 
@@ -265,10 +265,10 @@ class Budget(Mapping[str, float]):
         return _checked(cls(densities, costs, str(data.get("source", "")), units, stored), origin)
 
     def _repr_html_(self) -> str:
-        return budget_sheet(self).html()
+        return budget_table(self).html()
 
     def __rich__(self) -> Table:
-        return budget_sheet(self).rich()
+        return budget_table(self).rich()
 
     def _sparsity(self, tensors: Iterable[TensorCost]) -> float:
         rows = list(tensors)

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from softprune.budget.show import profile_sheet
+from softprune.budget.show import profile_table
 from softprune.records import require_format
 
 if TYPE_CHECKING:
@@ -139,10 +139,10 @@ class Profile:
         )
 
     def _repr_html_(self) -> str:
-        return profile_sheet(self).html()
+        return profile_table(self).html()
 
     def __rich__(self) -> Table:
-        return profile_sheet(self).rich()
+        return profile_table(self).rich()
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -59,10 +59,10 @@ class Curve:
 
     def __call__(self, density: float) -> float:
         """The seconds at a density in [0, 1]."""
-        place = min(max(bisect_right(self.densities, density), 1), len(self.densities) - 1)
-        left, right = self.densities[place - 1 : place + 1]
+        index = min(max(bisect_right(self.densities, density), 1), len(self.densities) - 1)
+        left, right = self.densities[index - 1 : index + 1]
         share = (density - left) / (right - left)
-        return (1.0 - share) * self.seconds[place - 1] + share * self.seconds[place]
+        return (1.0 - share) * self.seconds[index - 1] + share * self.seconds[index]
 
 
 def _with_bend(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:

@@ -21,7 +21,7 @@ Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TextTable:
     """A table of text: the first column holds names, the others numbers."""
 
     caption: str
@@ -42,8 +42,8 @@ class Sheet:
 
         table = Table(box=None, header_style="bold", pad_edge=False, title_justify="left", title_style="bold")
         table.title = Text(self.caption) if self.caption else None
-        for place, column in enumerate(self.columns):
-            table.add_column(Text(column), justify="right" if place else "left", no_wrap=not place)
+        for index, column in enumerate(self.columns):
+            table.add_column(Text(column), justify="right" if index else "left", no_wrap=not index)
         for row in self.rows:
             table.add_row(*map(Text, row))
         if self.totals:
@@ -53,19 +53,19 @@ class Sheet:
         return table
 
 
-def budget_sheet(budget: Budget, *, caption: str | None = None) -> Sheet:
+def budget_table(budget: Budget, *, caption: str | None = None) -> TextTable:
     """What a budget keeps of each tensor and of all of them; the caption is its source if none is given.
 
     Example:
         >>> from softprune.budget.budget import Budget
-        >>> budget_sheet(Budget.load("resnet50/str-90.23")).totals[0]
+        >>> budget_table(Budget.load("resnet50/str-90.23")).totals[0]
         ('all tensors', '', '2,491,778 of 25,502,912', '90.23%', '342,766,182 of 4,089,284,608')
     """
     title = budget.source if caption is None else caption
     profile = budget.profile
     if profile is None:
         rows = [(name, f"{density:.4f}", f"{1 - density:.2%}") for name, density in budget.items()]
-        return Sheet(title, ("tensor", "density", "sparsity"), _cut(rows))
+        return TextTable(title, ("tensor", "density", "sparsity"), _cut(rows))
     costs = {cost.name: cost for cost in profile}
     rows_with_costs: list[Row] = []
     for name, density in budget.items():
@@ -81,15 +81,15 @@ def budget_sheet(budget: Budget, *, caption: str | None = None) -> Sheet:
         kept = f"{budget.params:,} of {profile.params:,}"
         totals = (("all tensors", "", kept, f"{budget.overall:.2%}", macs),)
     columns = ("tensor", "shape", f"{noun(budget.units)} kept", "sparsity", "MACs left")
-    return Sheet(title, columns, _cut(rows_with_costs), totals)
+    return TextTable(title, columns, _cut(rows_with_costs), totals)
 
 
-def profile_sheet(profile: Profile, *, caption: str = "", units: str = USUAL) -> Sheet:
+def profile_table(profile: Profile, *, caption: str = "", units: str = USUAL) -> TextTable:
     """What each tensor costs, and all of them; `units` as of a Budget.
 
     Example:
         >>> from softprune.budget.costs import Profile, TensorCost
-        >>> profile_sheet(Profile((TensorCost("fc.weight", (10, 8), 80),))).rows
+        >>> profile_table(Profile((TensorCost("fc.weight", (10, 8), 80),))).rows
         (('fc.weight', '10x8', '80', '80'),)
     """
     counted = profile.counted
@@ -100,7 +100,7 @@ def profile_sheet(profile: Profile, *, caption: str = "", units: str = USUAL) ->
         totals.append(("everything else", "", f"{profile.other_params:,}", other))
     macs = f"{profile.macs - profile.other_macs:,}" if counted else "-"
     totals.append(("all tensors", "", f"{profile.params:,}", macs))
-    return Sheet(caption, ("tensor", "shape", noun(units), "MACs"), _cut(rows), tuple(totals))
+    return TextTable(caption, ("tensor", "shape", noun(units), "MACs"), _cut(rows), tuple(totals))
 
 
 def _cut(rows: Sequence[Row]) -> tuple[Row, ...]:

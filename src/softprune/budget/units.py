@@ -76,7 +76,7 @@ class Units:
 
     @staticmethod
     def block(rows: int, cols: int) -> Units:
-        """Blocks of so many outputs and inputs."""
+        """Blocks of `rows` outputs and `cols` inputs."""
         return Units("block", rows, cols)
 
 
@@ -88,7 +88,8 @@ def checked_units(units: object, *, origin: str) -> str:
     sizes = r" [1-9][0-9]*x[1-9][0-9]*"
     pattern = "|".join(words.kind + (sizes if words.sized else "") for words in KINDS.values())
     if not isinstance(units, str) or not re.fullmatch(pattern, units):
-        raise ValueError(f"{origin}: units are weight, filter, rank or a block such as 'block 4x8'; got {units!r}")
+        plain = ", ".join(words.kind for words in KINDS.values() if not words.sized)
+        raise ValueError(f"{origin}: units are {plain} or a block such as 'block 4x8'; got {units!r}")
     return units
 
 

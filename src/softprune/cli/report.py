@@ -188,7 +188,7 @@ def sparkline(values: Iterable[float], width: int = SPARK) -> str:
     """
     course = list(values)
     if len(course) > width:
-        edges = [round(place * len(course) / width) for place in range(width + 1)]
+        edges = [round(index * len(course) / width) for index in range(width + 1)]
         course = [sum(course[a:b]) / (b - a) for a, b in pairwise(edges)]
     if len(course) < 2:
         return ""
@@ -243,8 +243,8 @@ def _layers(run: WatchedRun, *, lines: int | None) -> Table:
     table.add_column("over time", no_wrap=True, style="cyan")
     names = list(run.layers)
     shown = evenly(len(names), room=len(names) if lines is None else max(3, lines - HEAD_LINES))
-    for place in shown:
-        table.add_row(*_layer(run, names[place]))
+    for index in shown:
+        table.add_row(*_layer(run, names[index]))
     if len(shown) < len(names):
         table.caption = f"{len(shown)} of {len(names):,} tensors, evenly chosen"
         table.caption_justify = "left"

@@ -274,13 +274,13 @@ def _shown(name: str, value: float) -> str:
 
 def _run_workers(folder: Path, count: int, *, storage: str | None, quiet: bool, trust: bool) -> None:
     from softprune.train.sweep.folder import SWEEP
-    from softprune.train.sweep.run import run_fleet
+    from softprune.train.sweep.run import run_workers
 
     command = [sys.executable, "-m", "softprune", "sweep", str(folder / SWEEP), "--out", str(folder)]
     command += ["--parent", str(os.getpid()), *(["--quiet"] if quiet else []), *(["--trust"] if trust else [])]
     # In the environment, where other users of the machine cannot read a password.
     environment = {**os.environ, **({} if storage is None else {"SOFTPRUNE_STORAGE": storage})}
-    run_fleet(command, count, environment=environment, on_note=say)
+    run_workers(command, count, environment=environment, on_note=say)
 
 
 def _print_trials(results: Results, folder: Path) -> None:

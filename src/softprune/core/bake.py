@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from softprune.core.collapse import refuse_nonfinite
 from softprune.core.groups import refuse_sharded
 from softprune.core.parametrization import inside_compiled, link_of, managed_tensors, unregister
-from softprune.goals.constraint import Part, copied
+from softprune.goals.constraint import Constraint, copied
 from softprune.methods.masks import Masked
 from softprune.methods.transforms import Target, Transform
 from softprune.structure.gates import behind_gates, fold_gates, fold_ranks
@@ -31,7 +31,7 @@ def managed_targets(model: nn.Module) -> tuple[Target, ...]:
     return tuple(Target(name, tuple(places)) for name, places in sites.values())
 
 
-def parts_of(sparsifier: Sparsifier, model: nn.Module) -> tuple[tuple[Part, ...], tuple[Target, ...]]:
+def constraints_of(sparsifier: Sparsifier, model: nn.Module) -> tuple[tuple[Constraint, ...], tuple[Target, ...]]:
     """The goals and tensors of a Sparsifier as they are in `model`: its own model, a copy, or what is around either."""
     found, inner = [], model
     for target in managed_targets(model):
@@ -44,7 +44,7 @@ def parts_of(sparsifier: Sparsifier, model: nn.Module) -> tuple[tuple[Part, ...]
     if all(id(target.raw) in own for target in found):
         return sparsifier.goals, sparsifier.targets
     targets = copied(sparsifier.targets, found)
-    return tuple(part.on(inner, targets) for part in sparsifier.goals), targets
+    return tuple(constraint.on(inner, targets) for constraint in sparsifier.goals), targets
 
 
 def bake(model: nn.Module, *, at: Literal["now", "target"] | None = None, fold: bool = True) -> nn.Module:

@@ -26,7 +26,7 @@ from softprune.methods.masks import share_out
 from softprune.methods.transforms import Target, Transform
 from softprune.ops import at_random
 from softprune.structure.gates import IMPORTANCE, VECTOR, Importance
-from softprune.structure.kinds import Place, unit_kind
+from softprune.structure.kinds import NamedSite, unit_kind
 
 # First byte, the byte after the last, name and Parameter.
 ByteRange: TypeAlias = tuple[int, int, str, nn.Parameter]
@@ -41,7 +41,7 @@ class PlannedTensor:
     transform: Transform | None = None
     reason: str = ""
     rules: tuple[Rule, ...] = ()  # those that match it
-    goal_of: int | None = None  # the place of its goal in `Plan.goals`
+    goal_of: int | None = None  # the index of its goal in `Plan.goals`
     kept: int | None = None  # weights that a mask of its own begins with
 
 
@@ -94,7 +94,7 @@ def _reason(target: Target, rules: Sequence[Rule], *, skipped: bool) -> str:
     return "" if raw.dtype in floats else f"dtype {raw.dtype}"
 
 
-def _takes_in(rule: Rule, places: list[Place]) -> bool:
+def _takes_in(rule: Rule, places: list[NamedSite]) -> bool:
     """Whether a rule manages a tensor that is not managed by default.
 
     Said of a layer as a whole, by its path or type, ``skip=False`` means its weights; its bias must be named.
@@ -106,9 +106,9 @@ def _takes_in(rule: Rule, places: list[Place]) -> bool:
     return any(rule.matches(name, module) and not (whole and weight_names(module)) for name, module, _ in places)
 
 
-def _all_places(model: nn.Module, computed: list[Place]) -> Iterable[list[Place]]:
+def _all_places(model: nn.Module, computed: list[NamedSite]) -> Iterable[list[NamedSite]]:
     """The places of every plain Parameter, and of every computed weight (to refuse it by name)."""
-    sites: dict[int, list[Place]] = {}  # several places where weights are tied
+    sites: dict[int, list[NamedSite]] = {}  # several places where weights are tied
     for path, module in model.named_modules():
         for tensor, parameter in module._parameters.items():
             if parameter is not None:
@@ -118,7 +118,7 @@ def _all_places(model: nn.Module, computed: list[Place]) -> Iterable[list[Place]
     yield from ([place] for place in computed)
 
 
-def _layers_of(model: nn.Module, places: list[Place]) -> list[Place]:
+def _layers_of(model: nn.Module, places: list[NamedSite]) -> list[NamedSite]:
     """The weights that an importance acts on: to a user the rule for a layer is about its units."""
     suffix = f".{IMPORTANCE}.{VECTOR}"
     # With a dot in front also where the model is itself the layer.

@@ -26,12 +26,12 @@ READABLE_ALPHA = 1e-12
 
 
 class CollapseWarning(UserWarning):
-    """Something in the network died."""
+    """A tensor, channels or a path of the network no longer take part in training."""
 
 
 @dataclass(frozen=True)
 class Collapse:
-    """One thing that died."""
+    """One tensor, set of channels or path that no longer takes part in training."""
 
     name: str
     kind: Literal["dead tensor", "dead channels", "cut path", "non-finite weights"]
@@ -185,7 +185,7 @@ class CollapseWatch:
         return fresh
 
     def all_move(self) -> None:
-        """Every threshold had a gradient: what was silent is not any more."""
+        """Note that every threshold had a gradient in this step."""
         self._silent.clear()
 
     def read_gradients(self, targets: Sequence[Target]) -> list[Collapse]:

@@ -244,9 +244,9 @@ def take_out(thresholds: Iterable[nn.Parameter], optimizers: Sequence[Optimizer]
     for s in thresholds:
         found = group_of(s, optimizers)
         if found is not None and found[1].get("weight_decay") != decay:
-            place = next(i for i, p in enumerate(found[1]["params"]) if p is s)
+            index = next(i for i, p in enumerate(found[1]["params"]) if p is s)
             for key in {"params", "param_names"} & found[1].keys():
-                del found[1][key][place]
+                del found[1][key][index]
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class StepHooks:
         remembered = [s for s in thresholds if s.numel() <= REMEMBERED]
         self.watches = bool(thresholds)
         self._one_look = len(self.optimizers) == 1 and len(remembered) == len(thresholds)
-        # By the place of an optimizer among them.
+        # By the index of an optimizer among them.
         self._held = [[s for s in remembered if group_of(s, [o])] for o in self.optimizers]
         self._snapshots: dict[int, ThresholdSnapshot] = {}
         self._order: list[int] = []
@@ -150,8 +150,8 @@ class StepHooks:
         if optimizer is self._inside:
             return None
         self._inside = optimizer
-        place = self.optimizers.index(optimizer)
-        if self._begins_anew(place):
+        index = self.optimizers.index(optimizer)
+        if self._begins_anew(index):
             self._complete()
         if _overflowed(optimizer):
             return None
@@ -161,7 +161,7 @@ class StepHooks:
             scale = getattr(optimizer, "grad_scale", None)
             factor = float(scale) if isinstance(scale, Tensor) else 1.0
             if self.watches:
-                self._snapshots[place] = ThresholdSnapshot(self._held[place], loss_scale=factor)
+                self._snapshots[index] = ThresholdSnapshot(self._held[index], loss_scale=factor)
             if not self._moved:
                 self._before(factor)
         return arguments

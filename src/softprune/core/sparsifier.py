@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from softprune.budget.budget import Budget
 from softprune.budget.costs import Profile
-from softprune.budget.show import Sheet, budget_sheet, profile_sheet
+from softprune.budget.show import TextTable, budget_table, profile_table
 from softprune.budget.units import Units
 from softprune.core import bake as baking
 from softprune.core.bake import Freezable, freeze_
@@ -45,8 +45,8 @@ from softprune.core.groups import (
 from softprune.core.hooks import StepHooks, nonfinite
 from softprune.core.parametrization import Link
 from softprune.core.state_file import load_folder, restore, save_folder, snapshot
-from softprune.forecast.forecast import Forecast, outlook
-from softprune.goals.constraint import Part
+from softprune.forecast.forecast import Forecast, forecast_first_threshold
+from softprune.goals.constraint import Constraint
 from softprune.goals.solve import learn, observe, solve
 from softprune.methods.base import Method
 from softprune.methods.transforms import Target
@@ -73,7 +73,7 @@ class Sparsifier:
         method: as it was given; rules may have refined it for single tensors.
         plan: what each tensor got; print it.
         targets: the managed tensors.
-        goals: the parts of the model whose total is prescribed.
+        goals: the constraints, each with the total that is prescribed.
         contexts: the method as rules have refined it, each with its tensors and what it remembers.
         step: optimizer steps completed since `attach` (continued by `load_state_dict`).
         forecast: when sparsity will set in, computed by `attach`; None for methods without thresholds.
@@ -85,7 +85,7 @@ class Sparsifier:
         method: Method,
         plan: Plan,
         profile: Profile,
-        goals: tuple[Part, ...] = (),
+        goals: tuple[Constraint, ...] = (),
         *,
         units: Units = Units.weight,
         seed: int = 0,
@@ -190,7 +190,10 @@ class Sparsifier:
             place(self.model, self._by_method, optimizers, decayed=True, decay=threshold_decay)
             place(self.model, self._by_method, optimizers, decayed=False)
             plan = (total_steps, scheduler, steps_per_scheduler_step)
-            self.forecast = outlook(self.targets, optimizers, *plan, done=self.step) if thresholds else None
+            if thresholds:
+                self.forecast = forecast_first_threshold(self.targets, optimizers, *plan, done=self.step)
+            else:
+                self.forecast = None
         self.total_steps = total_steps
         self._hooks = StepHooks(optimizers, thresholds, before=self._before_step, after=self._after_step, follow=follow)
         return optimizers[0] if len(optimizers) == 1 else optimizers
@@ -234,19 +237,19 @@ class Sparsifier:
         `model` may be a copy whose weights are others, such as `AveragedModel(...).module`. `at` is the point of the
         training whose share of the goal shall hold: now by default, 1 for the whole goal.
         """
-        parts = self.goals if model is None else baking.parts_of(self, model)[0]
-        self._solve(parts, self.progress if at is None else at)
+        constraints = self.goals if model is None else baking.constraints_of(self, model)[0]
+        self._solve(constraints, self.progress if at is None else at)
 
-    def _solve(self, parts: Sequence[Part], progress: float) -> None:
+    def _solve(self, constraints: Sequence[Constraint], progress: float) -> None:
         if self.frozen in ("support", "budget"):
             return
-        for part in parts:
+        for constraint in constraints:
             if progress >= 1.0:
-                part.rise()
-            allowed = part.allowed(progress)
+                constraint.rise()
+            allowed = constraint.allowed(progress)
             # New transforms keep all weights, as long as the schedule asks for nothing.
-            if self._solved or allowed < part.full:
-                solve(part, allowed)
+            if self._solved or allowed < constraint.full:
+                solve(constraint, allowed)
         self._solved = True
 
     # reading
@@ -294,10 +297,10 @@ class Sparsifier:
         return found
 
     def _repr_html_(self) -> str:
-        return self._sheet().html()
+        return self._table().html()
 
     def __rich__(self) -> Table:
-        return self._sheet().rich()
+        return self._table().rich()
 
     # leaving
 
@@ -307,28 +310,29 @@ class Sparsifier:
 
     def prepare_bake(self, model: nn.Module, at: Literal["now", "target"] | None) -> None:
         """Meet the goals in the model, or in a copy whose weights are others; refuse where they are not due yet."""
-        parts, targets = baking.parts_of(self, model)
+        constraints, targets = baking.constraints_of(self, model)
         refuse_nonfinite(targets, "bake()")
         progress = 1.0 if at == "target" else self.progress
         if self.frozen in ("support", "budget"):
             for target in targets:
                 settle(target)  # as baking does; a held budget is that of the present weights
-            for part in () if at == "now" else parts:
-                if part.spent() > part.final:
+            for constraint in () if at == "now" else constraints:
+                goal = constraint.goal
+                if constraint.spent() > constraint.final:
                     raise ValueError(
-                        f"the {self.frozen} was frozen before the goal held: {part.goal.words(part.spent())} is kept "
-                        f'where {part.goal} allows {part.goal.words(part.final)}; say bake(at="now") to take it as it '
+                        f"the {self.frozen} was frozen before the goal held: {goal.words(constraint.spent())} is kept "
+                        f'where {goal} allows {goal.words(constraint.final)}; say bake(at="now") to take it as it '
                         "is, or freeze after the schedule has ended"
                     )
             return
-        if at is None and not all(part.reached(progress) for part in parts):
+        if at is None and not all(constraint.reached(progress) for constraint in constraints):
             raise ValueError(
                 f"the goal holds only later in the training (step {self.step} of {self.total_steps}): finish it, "
                 'or say bake(at="now") for the present zeros or bake(at="target") for all that the goal asks for'
             )
         # Weights that were put in since, or a mask that is renewed only now and then, may be behind.
-        if not all(part.met(progress) for part in parts):
-            self._solve(parts, progress)
+        if not all(constraint.met(progress) for constraint in constraints):
+            self._solve(constraints, progress)
 
     def remove(self) -> nn.Module:
         """The raw dense model back, as if `sparsify` had never been called, with the weights as trained."""
@@ -373,8 +377,8 @@ class Sparsifier:
         elif hooks.watches:
             self._watch.read_gradients(self.targets)
         if self.frozen is None:
-            for part in self.goals:
-                observe(part, loss_scale=loss_scale)
+            for constraint in self.goals:
+                observe(constraint, loss_scale=loss_scale)
             self._tell("before_step", loss_scale)
 
     def _after_step(self) -> None:
@@ -384,11 +388,11 @@ class Sparsifier:
         if nonfinite(self._all_targets):
             self._watch.report(find_nonfinite(self._all_targets, step=self.step))
         if self.frozen in (None, "thresholds"):
-            for part in self.goals:
+            for constraint in self.goals:
                 if self.frozen is None:
-                    learn(part, self.progress, self.total_steps or 1)
-                if part.due(self.step, self.total_steps or 1):
-                    solve(part, part.allowed(self.progress))
+                    learn(constraint, self.progress, self.total_steps or 1)
+                if constraint.due(self.step, self.total_steps or 1):
+                    solve(constraint, constraint.allowed(self.progress))
         if self.frozen is None:
             for target in self.targets:
                 target.transform.after_step_(target.raw, self.progress)
@@ -411,15 +415,15 @@ class Sparsifier:
             raise ValueError("no optimizer is attached: call attach(optimizer, total_steps=...) first")
         return self._hooks
 
-    def _sheet(self) -> Sheet:
+    def _table(self) -> TextTable:
         words = f"{type(self.method).__name__}, step {self.step}"
         if self.total_steps:
             words += f" of {self.total_steps}"
         # To show must not talk to other processes, nor read weights that have no values.
         if not self.managed or any(sharded(t) or t.raw.device.type == "meta" for t in self.targets):
             words += ", not measured" if self.managed else ", baked or removed"
-            return profile_sheet(self.profile, caption=words, units=self.units.text)
-        return budget_sheet(self.measure(), caption=words)
+            return profile_table(self.profile, caption=words, units=self.units.text)
+        return budget_table(self.measure(), caption=words)
 
     def _refuse_finished(self) -> None:
         if not self.managed:

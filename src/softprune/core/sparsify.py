@@ -29,7 +29,7 @@ from softprune.core.parametrization import register
 from softprune.core.rule import Match, Rule
 from softprune.core.sparsifier import Sparsifier
 from softprune.goals.base import Goal, Schedule
-from softprune.goals.constraint import Part, make_part
+from softprune.goals.constraint import Constraint, make_constraint
 from softprune.goals.goal import Params, Rank, checked_goal
 from softprune.goals.select import keep_largest
 from softprune.methods.base import Context, Method, Total, from_config
@@ -298,14 +298,14 @@ def sparsify(
         costs = _costs(inner, managed, example if KINDS[units.kind].costed else None)
         # Budgets and ranks say how many units of each tensor stay; only totals have a joint cost.
         totals = budget is None and all(one.shared for one in goals)
-        parts = _parts(inner, method, decided, schedule, costs, joint_cost if totals else None)
+        constraints = _constraints(inner, method, decided, schedule, costs, joint_cost if totals else None)
     for planned in managed:
         assert planned.transform is not None
         planned.transform.train(planned.target.module.training)
         for module, tensor in planned.target.sites:
             register(module, tensor, planned.transform)
     try:
-        sparsifier = Sparsifier(inner, method, decided, costs, parts, units=units, seed=seed)
+        sparsifier = Sparsifier(inner, method, decided, costs, constraints, units=units, seed=seed)
         # Weights on the meta device have no values yet; `attach` solves once they have.
         if not any(target.raw.device.type == "meta" for target in sparsifier.targets):
             sparsifier.solve()
@@ -321,14 +321,14 @@ def _costs(model: nn.Module, managed: Sequence[PlannedTensor], example: Any) -> 
     return Profile(tuple(TensorCost(p.target.name, tuple(p.target.raw.shape), macs=0) for p in managed), counted=False)
 
 
-def _parts(
+def _constraints(
     model: nn.Module,
     method: Method,
     decided: Plan,
     schedule: Schedule | None,
     costs: Profile,
     joint_cost: JointCostOf | None,
-) -> tuple[Part, ...]:
+) -> tuple[Constraint, ...]:
     if not decided.goals:
         if schedule is not None:
             if method.moves_masks:
@@ -340,7 +340,7 @@ def _parts(
     managed = decided.managed
     counted = sum(p.target.shape.numel() for p in managed)
     others = sum(p.numel() for p in model.parameters()) - counted
-    parts = []
+    constraints = []
     for number, goal in enumerate(decided.goals):
         chosen = [(p.target, p.method) for p in managed if p.goal_of == number and p.method is not None]
         if not chosen:
@@ -349,8 +349,8 @@ def _parts(
         rest = [p.target for p in managed if p.goal_of not in (None, number)]
         joint = None if joint_cost is None else joint_cost(goal, targets, rest)
         way = schedule or chosen[0][1].goal_settings.schedule
-        parts.append(make_part(goal, way, chosen, costs, other_params=others, joint=joint))
-    return tuple(parts)
+        constraints.append(make_constraint(goal, way, chosen, costs, other_params=others, joint=joint))
+    return tuple(constraints)
 
 
 # Training on with the zeros that a model already has.

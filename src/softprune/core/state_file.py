@@ -215,7 +215,7 @@ def snapshot(sparsifier: Sparsifier) -> dict[str, Any]:
         "step": sparsifier.step,
         "total_steps": sparsifier.total_steps,
         "frozen": sparsifier.frozen,
-        "goals": [str(part) for part in sparsifier.goals],
+        "goals": [str(constraint) for constraint in sparsifier.goals],
         "seed": sparsifier.seed,
         "memories": [deepcopy(context.memory) for context in sparsifier.contexts.values()],
     }

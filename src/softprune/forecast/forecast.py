@@ -34,7 +34,7 @@ def _notes(motion: Motion, scheduler: Schedule) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _cautions(
+def _warnings(
     motion: Motion, path: Sequence[float], *, s: torch.Tensor, s_on: float, decay: float, onset_step: int | None
 ) -> tuple[str, ...]:
     """The warnings for one forecast path, the most important first."""
@@ -236,7 +236,7 @@ def forecast(
         onset_step=onset_step,
         onset=None if onset_step is None else onset_step / total_steps,
         crossings=tuple((mark, crossing(path, mark)) for mark in marks),
-        warnings=_cautions(motion, path, s=s, s_on=s_on, decay=decay, onset_step=onset_step),
+        warnings=_warnings(motion, path, s=s, s_on=s_on, decay=decay, onset_step=onset_step),
         notes=_notes(motion, scheduler),
     )
 
@@ -255,7 +255,7 @@ class ForecastWarning(UserWarning):
     """Sparsity will not come as it should with this optimizer and schedule."""
 
 
-def outlook(
+def forecast_first_threshold(
     targets: Sequence[Target],
     optimizers: Sequence[Optimizer],
     total_steps: int,

@@ -37,7 +37,7 @@ class _StandIn(Optimizer):
             group["params"] = [torch.zeros(1)]
 
     def step(self, closure: Any = None) -> Any:
-        """Move nothing: there is nothing to move."""
+        """Nothing; schedulers expect that there is a step."""
 
 
 def _own(value: Any) -> Any:

@@ -190,7 +190,7 @@ class Motion:
         return [part / sums[-1] if sums[-1] else 0.0 for part in sums]
 
     def path(self, s_init: float, *, ndim: int = 1) -> list[float]:
-        """Return s after 0, 1, ..., N steps if the loss does not resist; ``ndim`` is the rank of s."""
+        """Return s after 0, 1, ..., N steps without a gradient of the loss; ``ndim`` is the rank of s."""
         constants = self.constants
         if self.kind not in ("sgd", "adamw", "adam"):
             courses = {"lrs": self.lrs, "momenta": self.momenta, "decays": self.decays}

@@ -170,6 +170,7 @@ class Goal(ABC):
         key: its key in a configuration; empty for goals that configurations do not have.
         mark: the word for it in the label of a run, for goals that change what is learnt.
         counts: what its total is a number of, in the plural.
+        scoped: whether a configuration's scope, managed weights or all parameters, has a meaning for it.
         whole: whether its totals are rounded to whole numbers on the way.
         shared: whether it is one total for its tensors; False where it says what each of them keeps (`kept_by_each`).
         of_units: whether units other than weights can have it.
@@ -181,6 +182,7 @@ class Goal(ABC):
     key: ClassVar[str] = ""
     mark: ClassVar[str] = ""
     counts: ClassVar[str] = "weights"
+    scoped: ClassVar[bool] = False
     whole: ClassVar[bool] = False
     shared: ClassVar[bool] = True
     of_units: ClassVar[bool] = False
@@ -220,7 +222,7 @@ class Goal(ABC):
         return float(amount - self.fixed(profile))
 
     def number(self, available: int) -> int:
-        """How many of the weights are kept, for masks that divide a number; refused where the goal is no number."""
+        """How many of the weights are kept, for masks that divide a number; refused where other things count."""
         raise ValueError(f"{self} counts {self.counts}: divide it first, as in budget=uniform(profile, goal)")
 
     def kept_by_each(self, sizes: Mapping[str, int]) -> dict[str, int]:

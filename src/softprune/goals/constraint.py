@@ -1,4 +1,4 @@
-"""A part of the model with one goal: its tensors, what each kept weight costs, and the totals."""
+"""Constraints: the tensors that share a goal, what each kept weight costs, and the totals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ConstrainedTensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Constraint:
     """The tensors that share a total."""
 
     goal: Goal  # as the user gave it
@@ -67,8 +67,8 @@ class Part:
             total = self.final if share == 1.0 else _total(self.tensors, 1.0 - (1.0 - self.density) * share)
         return round(total) if self.goal.whole else total
 
-    def on(self, model: nn.Module, targets: Sequence[Target]) -> Part:
-        """The same part of a copy of the model, whose targets are `copied`."""
+    def on(self, model: nn.Module, targets: Sequence[Target]) -> Constraint:
+        """The same constraint in a copy of the model, whose targets are `copied`."""
         named = {target.name: target for target in targets}
         tensors = tuple(replace(t, target=named[t.target.name]) for t in self.tensors)
         joint = None if self.joint is None else self.joint.on(model)
@@ -112,7 +112,7 @@ class Part:
         return sum(t.cost.of(int(torch.count_nonzero(t.target.effective))) for t in self.tensors)
 
     def __str__(self) -> str:
-        """The same for equal parts in any process, as a checkpoint needs it."""
+        """The same for equal constraints in any process, as a checkpoint needs it."""
         known = isinstance(self.schedule, Ramp | Constant | Staircase)
         marks = ", ".join(f"{asked(self.schedule, quarter / 4):.6g}" for quarter in range(5))
         return f"{self.goal} by {self.schedule if known else f'a schedule of your own ({marks})'}"
@@ -145,7 +145,7 @@ def copied(originals: Sequence[Target], targets: Sequence[Target]) -> tuple[Targ
     return tuple(named[original.name] for original in originals)
 
 
-def make_part(
+def make_constraint(
     goal: Goal,
     schedule: Schedule,
     chosen: Sequence[tuple[Target, Method]],
@@ -153,7 +153,7 @@ def make_part(
     *,
     other_params: int = 0,
     joint: JointCost | None = None,
-) -> Part:
+) -> Constraint:
     """Check a goal against the tensors that it is for.
 
     Args:
@@ -161,7 +161,7 @@ def make_part(
         schedule: how it is approached; at the end of the training it must ask for all of it.
         chosen: the tensors with their methods.
         profile: their costs; what else the network costs belongs to a Flops goal.
-        other_params: parameters that are in no part, for goals with ``scope="all"``.
+        other_params: parameters that are under no goal, for goals with ``scope="all"``.
         joint: what the units of these tensors cost, where the goal is a total of what they leave.
 
     Raises:
@@ -175,7 +175,7 @@ def make_part(
         )
     profile = replace(profile.only(target.name for target, _ in chosen), other_params=other_params)
     if joint is not None:
-        return _joint_part(goal, schedule, chosen, profile, joint)
+        return _joint_constraint(goal, schedule, chosen, profile, joint)
     costs, final = goal.costs(profile), goal.allowance(profile)
     tensors = tuple(
         ConstrainedTensor(target, method.goal_settings, costs[target.name], floor=0) for target, method in chosen
@@ -192,12 +192,12 @@ def make_part(
         )
     if isinstance(schedule, Staircase):
         schedule = schedule.towards(density)
-    return Part(goal, schedule, tensors, full, final, density)
+    return Constraint(goal, schedule, tensors, full, final, density)
 
 
-def _joint_part(
+def _joint_constraint(
     goal: Goal, schedule: Schedule, chosen: Sequence[tuple[Target, Method]], profile: Profile, joint: JointCost
-) -> Part:
+) -> Constraint:
     final, full = float(goal.amount(profile)), joint.full()
     density = equal_density(joint.at_density, final, halvings=20)
     floors = [
@@ -210,7 +210,7 @@ def _joint_part(
         ConstrainedTensor(target, method.goal_settings, PerWeight(), floor)
         for (target, method), floor in zip(chosen, floors, strict=True)
     )
-    return Part(goal, schedule, tensors, full, final, density, joint)
+    return Constraint(goal, schedule, tensors, full, final, density, joint)
 
 
 def _total(tensors: Sequence[ConstrainedTensor], density: float) -> float:

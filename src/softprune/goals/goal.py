@@ -21,7 +21,7 @@ from softprune.goals.base import Goal, Measure, Measured, Scope
 class _Scoped(Goal):
     """Counts the managed weights, or every parameter of the model."""
 
-    whole = of_units = True
+    scoped = whole = of_units = True
     scope: Scope
 
     def __repr__(self) -> str:

@@ -98,10 +98,10 @@ def _dimensions(t: Tensor) -> list[int]:
 # depend on the number of threads. On other devices a tensor is one piece, and only what was found comes to the host.
 
 
-class Found(NamedTuple):
+class InRange(NamedTuple):
     """The weights of a tensor between two thresholds, in the order of memory, and the number of those above both."""
 
-    place: Array
+    position: Array
     size: Array
     above: int
 
@@ -118,7 +118,7 @@ def for_each(work: Callable[[T], Result], items: Sequence[T], weights: int) -> l
         return list(pool.map(work, items))
 
 
-def find(w: Rows, bottom: Array, top: Array) -> Found:
+def find(w: Rows, bottom: Array, top: Array) -> InRange:
     """The weights with bottom < |w| <= top, which have one number per row and the dtype of the sizes."""
     if w.flat.device.type != "cpu":
         return _find_at_once(w, bottom, top)
@@ -139,8 +139,8 @@ def find(w: Rows, bottom: Array, top: Array) -> Found:
             places.append(inside + here.start)
             found.append(size[inside])
     if not places:
-        return Found(np.empty(0, np.int64), np.empty(0, bottom.dtype), above)
-    return Found(np.concatenate(places), np.concatenate(found), above)
+        return InRange(np.empty(0, np.int64), np.empty(0, bottom.dtype), above)
+    return InRange(np.concatenate(places), np.concatenate(found), above)
 
 
 def count_nonzero(w: Rows, *, enough: int) -> int:
@@ -186,12 +186,12 @@ def numbers(t: Tensor) -> Array:
     return array
 
 
-def _find_at_once(w: Rows, bottom: Array, top: Array) -> Found:
+def _find_at_once(w: Rows, bottom: Array, top: Array) -> InRange:
     low, high = (torch.from_numpy(t).to(w.flat.device).unsqueeze(1) for t in (bottom, top))
     size = w.flat.to(low.dtype).abs().view(w.count, w.columns)
     over = size > high
-    (place,) = torch.nonzero(((size > low) ^ over).view(-1), as_tuple=True)
-    return Found(place.cpu().numpy(), size.view(-1)[place].cpu().numpy(), int(torch.count_nonzero(over)))
+    (position,) = torch.nonzero(((size > low) ^ over).view(-1), as_tuple=True)
+    return InRange(position.cpu().numpy(), size.view(-1)[position].cpu().numpy(), int(torch.count_nonzero(over)))
 
 
 def _signed_sums_at_once(w: Rows, grad: Tensor, alpha: Array) -> Array:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from softprune.budget.costs import Cost, PerWeight
-from softprune.goals.scan import Array, Found, Rows, find, flat, for_each, lower_, numbers, rows_of
+from softprune.goals.scan import Array, InRange, Rows, find, flat, for_each, lower_, numbers, rows_of
 
 # Keys looked at to guess where the border lies, and how many weights a moving threshold would meet (of all tensors,
 # and at least of each).
@@ -29,7 +29,7 @@ SAMPLE, SAMPLE_OF_EACH = 1 << 17, 1 << 10
 NEAR_BORDER = 0.1
 # A guess is widened to this multiple of how far the last ones were off, and a miss counts half as much at each step: it
 # costs one more scan, and so do many weights to look at.
-CAUTION, FORGET = 4.0, 0.5
+MARGIN, FORGET = 4.0, 0.5
 # A guess that would have more weights looked at than this multiple of the usual number is no better than a sample.
 TOO_MANY = 8.0
 # Where float16 ends: a weight that is this much larger than its threshold is not zero after subtracting it.
@@ -56,32 +56,32 @@ class Sample(NamedTuple):
 class Predictor:
     """Where the last borders lay, to guess the next. Only a hint: it is in no checkpoint."""
 
-    place: float | None = None  # log of the last border; None before the first
+    last: float | None = None  # log of the last border; None before the first
     stride: float = 0.0  # how far it moved in the last step
     miss: float = 0.0  # how far the guesses were off lately
-    crowd: float = 0.0  # weights per unit of log key near it
+    weights_per_log: float = 0.0  # the weights near it, per unit of log key
 
     def guess(self, total: int) -> Bounds | None:
         """Where the next border lies if it goes on as it went; so wide that total^(2/3) / 4 weights are inside."""
-        if self.place is None or self.crowd <= 0.0:
+        if self.last is None or self.weights_per_log <= 0.0:
             return None
         few = total ** (2 / 3) / 4
-        width = max(few / (2 * self.crowd), CAUTION * self.miss)
-        if 2 * width * self.crowd > TOO_MANY * few:
+        width = max(few / (2 * self.weights_per_log), MARGIN * self.miss)
+        if 2 * width * self.weights_per_log > TOO_MANY * few:
             return None
-        middle = self.place + self.stride
+        middle = self.last + self.stride
         return Bounds(math.exp(middle - width), math.exp(middle + width))
 
-    def note(self, border: float, crowd: float) -> None:
+    def note(self, border: float, weights_per_log: float) -> None:
         """Take in where the border came to lie."""
         if border <= 0.0:
-            self.place = None
+            self.last = None
             return
-        place = math.log(border)
-        if self.place is not None:
-            self.miss = max(abs(place - self.place - self.stride), FORGET * self.miss)
-            self.stride = place - self.place
-        self.place, self.crowd = place, crowd
+        border_log = math.log(border)
+        if self.last is not None:
+            self.miss = max(abs(border_log - self.last - self.stride), FORGET * self.miss)
+            self.stride = border_log - self.last
+        self.last, self.weights_per_log = border_log, weights_per_log
 
 
 class Window(NamedTuple):
@@ -90,7 +90,7 @@ class Window(NamedTuple):
     In double precision different weights with one scale have different keys.
     """
 
-    found: Found
+    found: InRange
     row: Array | None
     key: Array
 
@@ -116,12 +116,12 @@ class Ranked:
 
     @cached_property
     def groups(self) -> Array | None:
-        """The place of each row's scale among the scales; None where it is the row's own."""
+        """The index of each row's scale among the scales; None where it is the row's own."""
         return None if self.rows.group is None else self.rows.group.numpy()
 
     @cached_property
     def scales(self) -> Array:
-        """One per row."""
+        """The scale of each row."""
         scale: Array = self.scale.detach().flatten().cpu().numpy()
         return scale if self.groups is None else scale[self.groups]
 
@@ -147,7 +147,7 @@ def _window(r: Ranked, bounds: Bounds) -> Window:
     bottom = np.nextafter((exact * bounds.low).astype(dtype), dtype.type(0.0))
     top = np.nextafter((exact * bounds.high).astype(dtype), dtype.type(math.inf))
     found = find(r.rows, bottom, top + dtype.type(r.slack))
-    row = None if r.rows.count == 1 else found.place // r.rows.columns
+    row = None if r.rows.count == 1 else found.position // r.rows.columns
     return Window(found, row, found.size / (r.scales[0] if row is None else r.scales[row]).astype(np.float64))
 
 
@@ -161,7 +161,7 @@ class Selection:
     kept: list[int]  # how many are selected of each tensor
 
     @property
-    def crowd(self) -> float:
+    def weights_per_log(self) -> float:
         """Weights per unit of log key near the border."""
         low, high = self.bounds
         return sum(map(len, self.keep)) / math.log(high / low) if 0.0 < low < high < math.inf else 0.0
@@ -253,8 +253,8 @@ def _first_out(key: Array, cost: Array, room: float) -> float:
     if room < 0.0 or room >= float(cost.sum()):
         return float(key.max(initial=0.0)) if room < 0.0 else 0.0
     if (cost == 1.0).all():
-        place = len(key) - 1 - math.floor(room)
-        return float(np.partition(key, place)[place])
+        index = len(key) - 1 - math.floor(room)
+        return float(np.partition(key, index)[index])
     order = np.argsort(-key)
     return float(key[order[np.searchsorted(cost[order].cumsum(), room, side="right")]])
 
@@ -269,10 +269,10 @@ def _exact(r: Ranked, window: Window, keep: Array, border: float) -> Array:
     least = _extreme(np.minimum, found.size[keep], group[keep], np.full_like(scale, math.inf))
     # The largest threshold below a kept weight: after subtracting it the weight is still not zero in its own dtype.
     ceiling = np.minimum(np.nextafter(least, scale.dtype.type(0.0)), least - scale.dtype.type(r.slack))
-    lost, lost_group, place = found.size[~keep], group[~keep], found.place[~keep]
+    lost, lost_group, position = found.size[~keep], group[~keep], found.position[~keep]
     while (tied := lost > ceiling[lost_group]).any():
-        lower_(r.w, torch.from_numpy(place[tied]).to(r.w.device))
-        where = torch.from_numpy(place).to(r.w.device)
+        lower_(r.w, torch.from_numpy(position[tied]).to(r.w.device))
+        where = torch.from_numpy(position).to(r.w.device)
         lost = flat(r.w)[where].abs().to(r.scale.dtype).cpu().numpy()
     floor = _extreme(np.maximum, lost, lost_group, np.zeros_like(scale))
     exact: Array = np.minimum(np.maximum(alpha, floor), ceiling)

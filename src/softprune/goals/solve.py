@@ -1,4 +1,4 @@
-"""The solver: thresholds at which a part of the model keeps exactly its total; and the learner that moves them."""
+"""The solver: thresholds that meet the total of a constraint exactly; and the learner that moves them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softprune.budget.costs import PerWeight
-from softprune.goals.constraint import ConstrainedTensor, Part
+from softprune.goals.constraint import ConstrainedTensor, Constraint
 from softprune.goals.scan import Array, count_nonzero, flat_like, for_each, numbers, rows_of, signed_sums
 from softprune.goals.select import Bounds, Ranked, select, set_thresholds_, spent
 from softprune.methods.transforms import Solved
@@ -24,31 +24,31 @@ EVERYTHING = Bounds(0.0, math.inf)
 
 
 @torch.no_grad()
-def solve(part: Part, allowed: float) -> None:
+def solve(constraint: Constraint, allowed: float) -> None:
     """Move the shared offset of the thresholds until the kept weights cost what is allowed.
 
     A tensor that would fall below its floor keeps its largest weights, and its s is set to what that means, so that it
     can leave the floor again.
     """
-    transforms = {one: one.transform for one in part.tensors}
-    if allowed >= part.full:
+    transforms = {one: one.transform for one in constraint.tensors}
+    if allowed >= constraint.full:
         for one, transform in transforms.items():
             alpha, crossing = torch.zeros_like(transform.alpha), torch.zeros_like(transform.crossing)
             transform.take_(alpha, crossing, one.target.raw)
         return
-    _refuse_scattered(part)
+    _refuse_scattered(constraint)
     ranked = {one: _ranked(one, transform) for one, transform in transforms.items()}
-    guess = part.predictor.guess(sum(r.w.numel() for r in ranked.values()))
+    guess = constraint.predictor.guess(sum(r.w.numel() for r in ranked.values()))
     # What one more unit of each tensor costs about now, where units cost together.
-    marginal = dict.fromkeys(part.tensors, 1.0)
-    if part.joint is not None:
+    marginal = dict.fromkeys(constraint.tensors, 1.0)
+    if constraint.joint is not None:
         # From here on units are counted: as many as the joint cost allows.
         now = sum(int(torch.count_nonzero(r.w.abs() > transforms[one].alpha)) for one, r in ranked.items())
-        floors = [one.floor for one in part.tensors]
-        allowed, costs = affordable(part.joint, list(ranked.values()), floors, allowed, about=now)
-        marginal, guess = dict(zip(part.tensors, costs, strict=True)), EVERYTHING
+        floors = [one.floor for one in constraint.tensors]
+        allowed, costs = affordable(constraint.joint, list(ranked.values()), floors, allowed, about=now)
+        marginal, guess = dict(zip(constraint.tensors, costs, strict=True)), EVERYTHING
     held: dict[ConstrainedTensor, int] = {}  # tensors at their floor, and what they keep
-    free, room = list(part.tensors), allowed
+    free, room = list(constraint.tensors), allowed
     while True:
         selection = select([ranked[one] for one in free], room, guess=guess)
         if selection is None:
@@ -69,8 +69,8 @@ def solve(part: Part, allowed: float) -> None:
         transforms[one].take_(found.alpha, crossing, ranked[one].w)
     for one, floor in held.items():
         _hold(one, transforms[one], ranked[one], floor, border, guess)
-    _refuse_flushed(part, border)
-    part.predictor.note(border, 0.0 if selection is None else selection.crowd)
+    _refuse_flushed(constraint, border)
+    constraint.predictor.note(border, 0.0 if selection is None else selection.weights_per_log)
 
 
 def _floor(one: ConstrainedTensor, ranked: Ranked, kept: int) -> int | None:
@@ -115,23 +115,23 @@ def _hold(
         transform.s.add_(math.log(selection.border / border))
 
 
-def _refuse_flushed(part: Part, border: float) -> None:
+def _refuse_flushed(constraint: Constraint, border: float) -> None:
     """Differences of numbers this small are denormal: where the processor takes these for 0, more weights go."""
     tiny = torch.finfo(torch.float32).tiny
     if 0.0 < border < 1e-30 and bool(torch.full((1,), tiny) * 0.5 == 0.0):
         raise ValueError(
-            f"{part.goal} cuts at |w| = {border:.3g}, and torch.set_flush_denormal(True) takes differences of such "
-            "small weights for 0, so that the total would be missed: turn it off, or scale the weights"
+            f"{constraint.goal} cuts at |w| = {border:.3g}, and torch.set_flush_denormal(True) takes differences of "
+            "such small weights for 0, so that the total would be missed: turn it off, or scale the weights"
         )
 
 
-def _refuse_scattered(part: Part) -> None:
-    devices = {one.target.raw.device for one in part.tensors}
+def _refuse_scattered(constraint: Constraint) -> None:
+    devices = {one.target.raw.device for one in constraint.tensors}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
         raise ValueError(
-            f"{part.goal} is for tensors on several devices ({names}), whose weights cannot be compared: give each "
-            "device a goal of its own with Rule(..., goal=...)"
+            f"{constraint.goal} is for tensors on several devices ({names}), whose weights cannot be compared: give "
+            "each device a goal of its own with Rule(..., goal=...)"
         )
 
 
@@ -198,11 +198,11 @@ def most_that_fit(fits: Callable[[int], bool], count: int, about: int) -> int:
 def _keys(ranked: Ranked) -> Array:
     window = ranked.window(EVERYTHING)
     key = np.zeros(ranked.w.numel())
-    key[window.found.place] = window.key
+    key[window.found.position] = window.key
     return key
 
 
-# The learner: moves the thresholds of a part against each other, by the gradient of the loss under the fixed total.
+# The learner: moves the thresholds of a constraint against each other, by the gradient of the loss at a fixed total.
 #
 # With P = <dL/dS, sign(w) 1[S != 0]> the loss changes by G = dL/dlog alpha = -alpha P where a threshold moves alone.
 # But the total is held by a shared offset: raising one threshold lowers all others. Along the constraint the gradient
@@ -220,15 +220,15 @@ LARGEST_STEP = 0.1
 
 
 @torch.no_grad()
-def observe(part: Part, *, loss_scale: float = 1.0) -> None:
+def observe(constraint: Constraint, *, loss_scale: float = 1.0) -> None:
     """Take in the gradients of the step that is about to be made.
 
     Args:
-        part: whose thresholds learn.
+        constraint: whose thresholds learn.
         loss_scale: the factor on the gradients, where a fused optimizer under GradScaler gets them scaled. It changes
             during the training, and what is averaged over steps must not.
     """
-    learning = _learning(part)
+    learning = _learning(constraint)
     if not learning:
         return
     transforms = list(learning.values())
@@ -272,10 +272,10 @@ def _take_in_(transforms: Sequence[Solved], forces: Tensor) -> None:
 
 
 @torch.no_grad()
-def learn(part: Part, progress: float, total_steps: int) -> None:
+def learn(constraint: Constraint, progress: float, total_steps: int) -> None:
     """Move every s. One common measure of the gradients' size is divided out, so neither the scale of the loss nor the
     optimizer of the weights plays a part, while tensors keep their say relative to each other."""
-    learning = _learning(part)
+    learning = _learning(constraint)
     if not learning:
         return
     force = torch.cat([transform.force.flatten() for transform in learning.values()])
@@ -289,9 +289,9 @@ def learn(part: Part, progress: float, total_steps: int) -> None:
         transform.s.sub_(step)
 
 
-def _learning(part: Part) -> dict[ConstrainedTensor, Solved]:
+def _learning(constraint: Constraint) -> dict[ConstrainedTensor, Solved]:
     """The tensors whose thresholds are in use, may move, and that have a gradient."""
-    movable = {t: t.transform for t in part.tensors if t.settings.pace > 0.0 and t.target.raw.grad is not None}
+    movable = {t: t.transform for t in constraint.tensors if t.settings.pace > 0.0 and t.target.raw.grad is not None}
     if not movable:
         return {}
     alphas = [transform.alpha for transform in movable.values()]

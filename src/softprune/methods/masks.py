@@ -66,7 +66,7 @@ def moving(target: Target) -> MovingMask:
     return transform
 
 
-# Settings in their range, and when a mask is renewed: every so many steps, up to some point of the training.
+# Settings in their range, and when a mask is renewed: at an interval of steps, up to some point of the training.
 
 
 def is_number(value: object) -> bool:

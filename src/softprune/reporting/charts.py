@@ -116,7 +116,7 @@ def thresholds(runs: Sequence[Run]) -> Chart:
         if alone and not run.layers:
             series.append(Series(alone, (), ()))
         layers = list(run.layers.items())
-        for tensor, rows in (layers[place] for place in evenly(len(layers), room=each)):
+        for tensor, rows in (layers[index] for index in evenly(len(layers), room=each)):
             name = f"{alone}: {tensor}" if alone else tensor
             xs, ys = tuple(float(row.epoch + 1) for row in rows), tuple(row.alpha for row in rows)
             series.append(Series(name, xs, ys, group=alone or tensor))
@@ -127,7 +127,7 @@ def thresholds(runs: Sequence[Run]) -> Chart:
 
 
 def evenly(number: int, *, room: int) -> list[int]:
-    """Which of ``number`` places to show where there is ``room`` for some: evenly spread, with the first and the last.
+    """Which of ``number`` rows to show where there is ``room`` for some: evenly spread, with the first and the last.
 
     Example:
         >>> evenly(9, room=3), evenly(3, room=9)
@@ -135,7 +135,7 @@ def evenly(number: int, *, room: int) -> list[int]:
     """
     if number <= room:
         return list(range(number))
-    return sorted({round(place * (number - 1) / (max(room, 2) - 1)) for place in range(max(room, 2))})
+    return sorted({round(index * (number - 1) / (max(room, 2) - 1)) for index in range(max(room, 2))})
 
 
 def final_thresholds(runs: Sequence[Run]) -> Chart:

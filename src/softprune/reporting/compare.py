@@ -149,7 +149,7 @@ def comparison_page(runs: Sequence[Run], *, reference: str | None = None) -> str
         title=f"Comparison of {counted} runs" if counted > 1 else "One run",
         subtitle="; ".join(cohort.title for cohort in found),
         families=families,
-        parts=[_part(cohort, place, reference) for place, cohort in enumerate(found, start=1)],
+        parts=[_part(cohort, number, reference) for number, cohort in enumerate(found, start=1)],
         unfinished=unfinished_table(left_out) if left_out else None,
         problems=[f"{run.name}: {text}" for run in runs if run.finished for text in run.problems],
     )
@@ -157,38 +157,38 @@ def comparison_page(runs: Sequence[Run], *, reference: str | None = None) -> str
 
 def comparison_charts(runs: Sequence[Run]) -> list[Chart]:
     """All charts of a comparison; those of a second cohort have names that end in -2, and so on."""
-    return [chart for place, cohort in enumerate(cohorts(runs), start=1) for chart in _charts(cohort, place)]
+    return [chart for number, cohort in enumerate(cohorts(runs), start=1) for chart in _charts(cohort, number)]
 
 
-def _charts(cohort: Cohort, place: int) -> list[Chart]:
+def _charts(cohort: Cohort, number: int) -> list[Chart]:
     charts = [make(cohort) for make in COMPARISONS.values()]
-    return [replace(chart, name=_numbered(chart.name, place)) for chart in charts if _tells(chart)]
+    return [replace(chart, name=_numbered(chart.name, number)) for chart in charts if _tells(chart)]
 
 
 def _tells(chart: Chart) -> bool:
     return any(series.x for series in chart.series if not series.faint)
 
 
-def _part(cohort: Cohort, place: int, reference: str | None) -> dict[str, Any]:
+def _part(cohort: Cohort, number: int, reference: str | None) -> dict[str, Any]:
     """What the template shows of one cohort."""
     first = shared_level(cohort)
     more = [
-        layer_budgets(cohort, level, name=_numbered(f"layer_budgets-{round(100 * level, 4):g}", place))
+        layer_budgets(cohort, level, name=_numbered(f"layer_budgets-{round(100 * level, 4):g}", number))
         for level in levels(cohort)
         if level != first and len(at_level(cohort, level)) > 1
     ]
-    table = compare_table(cohort, name=_numbered("matched", place))
+    table = compare_table(cohort, name=_numbered("matched", number))
     to = reference if reference in cohort.labels else None
     return {
-        "anchor": f"section-{place}",
+        "anchor": f"section-{number}",
         "title": cohort.title,
         "summary": _summary(cohort),
         "notes": cohort.notes,
-        "charts": _charts(cohort, place),
+        "charts": _charts(cohort, number),
         "matched": table if table.rows else None,
-        "differences": differences(cohort, name=_numbered("differences", place), to=to),
+        "differences": differences(cohort, name=_numbered("differences", number), to=to),
         "budgets": [chart for chart in more if _tells(chart)],
-        "groups": group_table(cohort, name=_numbered("groups", place)),
+        "groups": group_table(cohort, name=_numbered("groups", number)),
     }
 
 
@@ -212,5 +212,5 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _numbered(name: str, place: int) -> str:
-    return name if place == 1 else f"{name}-{place}"
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"

@@ -61,7 +61,7 @@ class Flow:
 
     axis: int  # where its channels are
     channels: Sequence[int]  # the number of each
-    constant: int  # where the tape tells what each holds if that is the same everywhere and for every input, else NaN
+    constant: int  # where the trace tells what each holds if that is the same everywhere and for every input, else NaN
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Reader:
     path: str  # of its module
     kind: str  # "convolution", "transposed", "linear" or "norm"
     inputs: Sequence[int]  # the channels that it reads; those of a norm are its outputs as well
-    constant: int  # where the tape tells what each of them holds
+    constant: int  # where the trace tells what each of them holds
     outputs: Sequence[int]  # the channels that it makes
     groups: int = 1  # of a convolution
     exact: bool = True  # whether a constant input adds the same to every output position; not so next to padding
@@ -138,25 +138,25 @@ def _taps(weight: Tensor) -> Tensor:
 Step = Callable[..., Tensor]
 
 
-class Tape:
+class Trace:
     """How the constants that channels hold follow from each other: steps that each make one vector of earlier ones.
 
-    Vectors are in double precision, with NaN for what is not a constant. The tape is recorded once. Played with the
-    values of a network it tells what each channel holds; played with other values, what it would hold.
+    Vectors are in double precision, with NaN for what is not a constant. The trace is recorded once. Run on the
+    values of a network it gives what each channel holds; on other values, what it would hold.
     """
 
     def __init__(self) -> None:
         self._steps: list[tuple[Step, tuple[int, ...]]] = []
 
-    def note(self, step: Step, *given: int) -> int:
-        """Add a step that is called with the values and these earlier vectors; returns its place on the tape."""
+    def add(self, step: Step, *given: int) -> int:
+        """Add a step that is called with the values and these earlier vectors; returns the index of what it makes."""
         self._steps.append((step, given))
         return len(self._steps) - 1
 
-    def play(self, values: Values) -> list[Tensor]:
+    def run(self, values: Values) -> list[Tensor]:
         made: list[Tensor] = []
         for step, given in self._steps:
-            made.append(step(values, *[made[place] for place in given]))
+            made.append(step(values, *[made[index] for index in given]))
         return made
 
 
@@ -172,7 +172,7 @@ class Walk:
     readers: list[Reader] = field(default_factory=list)  # the layers with weights, each time one is used
     # the channels of each average pool, and how many numbers of each it averages
     pools: list[tuple[Sequence[int], int]] = field(default_factory=list)
-    tape: Tape = field(default_factory=Tape)  # what the channels hold
+    trace: Trace = field(default_factory=Trace)  # what the channels hold
 
     def flow(self, node: Any) -> Flow | None:
         return self.flows.get(node) if isinstance(node, Node) else None
@@ -188,7 +188,7 @@ class Walk:
         is_input = isinstance(node, Node) and node.op == "placeholder"
         self.channels.pin(fresh, "an input of the network" if is_input else f"{node} is not followed")
         unknown = torch.full((count,), torch.nan, dtype=torch.double)
-        return Flow(axis, fresh, self.tape.note(lambda _: unknown))
+        return Flow(axis, fresh, self.trace.add(lambda _: unknown))
 
     def name(self, node: Any) -> str | None:
         """The parameter or buffer that an argument is."""
@@ -196,7 +196,7 @@ class Walk:
 
     def after(self, x: Flow, step: Step, *given: int) -> Flow:
         """The same channels, which now hold what a step makes of these vectors, or of what they held."""
-        return Flow(x.axis, x.channels, self.tape.note(step, *(given or (x.constant,))))
+        return Flow(x.axis, x.channels, self.trace.add(step, *(given or (x.constant,))))
 
     def stay(self, node: Node, why: str = "") -> Flow | None:
         """Keep all channels that this node reads, and return None: what it does with them is not known here."""

@@ -79,17 +79,17 @@ class Gated:
 
 
 @contextmanager
-def gates_on(model: nn.Module, places: Sequence[Gated]) -> Iterator[None]:
+def gates_on(model: nn.Module, gates: Sequence[Gated]) -> Iterator[None]:
     """Add the gates; if the block raises, the model is restored."""
-    for place in places:
-        importance = Importance(*place.shape, like=getattr(*place.tensors[0]))
-        place.layer.add_module(IMPORTANCE, importance)
-        for module, tensor in place.tensors:
-            register(module, tensor, Gate(importance, place.block))
+    for gate in gates:
+        importance = Importance(*gate.shape, like=getattr(*gate.tensors[0]))
+        gate.layer.add_module(IMPORTANCE, importance)
+        for module, tensor in gate.tensors:
+            register(module, tensor, Gate(importance, gate.block))
     try:
         yield
     except BaseException:
-        if places:
+        if gates:
             fold_gates(model)
         raise
 

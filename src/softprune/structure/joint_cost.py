@@ -18,14 +18,14 @@ from softprune.goals.base import Measure
 from softprune.goals.scan import Array
 from softprune.structure.channels import named_tensor
 from softprune.structure.gates import Gated, tensor_name
-from softprune.structure.network import Foreseen, Ledger, Network, Removal, decide
+from softprune.structure.network import Foreseen, LayerCosts, Network, Removal, decide
 
 
 class JointCost(ABC):
-    """What the units of a part cost, in the unit of its goal.
+    """What the units of a constraint cost, in the unit of its goal.
 
-    Units are given as one vector of bools for each tensor of the part, in order: whether each is alive. ``sizes`` are
-    the lengths of these. The more are alive the higher the total; only for groups of convolutions, which stay equally
+    Units are given as one vector of bools for each of its tensors, in order: whether each is alive. ``sizes`` are the
+    lengths of these. The more are alive the higher the total; only for groups of convolutions, which stay equally
     wide, that is not strict.
     """
 
@@ -44,7 +44,7 @@ class JointCost(ABC):
         return self.total([np.ones(size, np.bool_) for size in self.sizes])
 
     def least(self, floors: Sequence[int]) -> float:
-        """The most that so many units of each tensor can cost: any total from here on can be reached."""
+        """The most that `floors` units of the tensors can cost: any total from there on can be reached."""
         return self.total([np.arange(size) < floor for size, floor in zip(self.sizes, floors, strict=True)])
 
     def at_density(self, density: float) -> float:
@@ -113,10 +113,16 @@ class FilterCost(JointCost):
     """
 
     def __init__(
-        self, network: Network, ledger: Ledger, model: nn.Module, gates: Sequence[Gated], measure: Measure, whole: float
+        self,
+        network: Network,
+        layers: LayerCosts,
+        model: nn.Module,
+        gates: Sequence[Gated],
+        measure: Measure,
+        whole: float,
     ) -> None:
         super().__init__([gate.shape[0] for gate in gates])
-        self._network, self._ledger, self._model, self._measure = network, ledger, model, measure
+        self._network, self._layers, self._model, self._measure = network, layers, model, measure
         paths = {module: path for path, module in model.named_modules()}
         ends = np.cumsum(self.sizes).tolist()
         # Name of each gated tensor -> its filters among all.
@@ -133,7 +139,7 @@ class FilterCost(JointCost):
                 self._writers[made] += 1.0
         self._values = self._read()
         alive = self._removal([np.ones(size, np.bool_) for size in self.sizes])
-        self._fixed = whole - ledger.total(replace(alive, gone=torch.zeros_like(alive.gone)), measure)
+        self._fixed = whole - layers.total(replace(alive, gone=torch.zeros_like(alive.gone)), measure)
 
     def now(self) -> FilterCost:
         fresh = copy.copy(self)
@@ -146,13 +152,13 @@ class FilterCost(JointCost):
         return theirs.now()
 
     def total(self, alive: Sequence[Array]) -> float:
-        return self._fixed + self._ledger.total(self._removal(alive), self._measure)
+        return self._fixed + self._layers.total(self._removal(alive), self._measure)
 
     def marginal(self, alive: Sequence[Array]) -> list[float]:
         """The mean over the filters of a layer. Where several layers write to a channel they share what it costs."""
-        prices = self._ledger.prices(self._removal(alive), self._measure)
-        prices[list(self._network.pins)] = 0.0
-        return [0.0 if made is None else float((prices[made] / self._writers[made]).mean()) for made in self._made]
+        costs = self._layers.marginal(self._removal(alive), self._measure)
+        costs[list(self._network.pins)] = 0.0
+        return [0.0 if made is None else float((costs[made] / self._writers[made]).mean()) for made in self._made]
 
     def least(self, floors: Sequence[int]) -> float:
         """With filters that write to channels which no other keeps alive, as far as there are such."""

@@ -23,11 +23,11 @@ from softprune.methods.base import Method
 from softprune.methods.transforms import Target
 from softprune.structure.gates import IMPORTANCE, VECTOR, Gated, Importance, gated, learns_rank, tensor_name
 from softprune.structure.joint_cost import FilterCost, JointCost, StoredUnits, SumOfUnits
-from softprune.structure.network import Ledger, follow
+from softprune.structure.network import LayerCosts, follow
 from softprune.structure.rules import CONVOLUTIONS
 
 # A tensor's name, its module, its attribute there.
-Place: TypeAlias = tuple[str, nn.Module, str]
+NamedSite: TypeAlias = tuple[str, nn.Module, str]
 # The joint cost of a goal, of the importances that it is for, and of others that have goals of their own.
 JointCostOf: TypeAlias = Callable[[Goal, Sequence[Target], Sequence[Target]], "JointCost | None"]
 
@@ -70,7 +70,7 @@ class UnitKind:
     def _holds(self, module: nn.Module) -> bool:
         return isinstance(module, Importance)
 
-    def computed(self, model: nn.Module) -> list[Place]:
+    def computed(self, model: nn.Module) -> list[NamedSite]:
         """Weights that are candidates but not Parameters of their module."""
         return []
 
@@ -97,7 +97,7 @@ class WeightKind(UnitKind):
     def managed(self, model: nn.Module) -> set[str]:
         return {t.name for t in prunable_tensors(model)} | {name for name, _, _ in self.computed(model)}
 
-    def computed(self, model: nn.Module) -> list[Place]:
+    def computed(self, model: nn.Module) -> list[NamedSite]:
         """Weights that are parametrized, pruned by torch, or normalised by hooks."""
         return [
             (tensor_name(path, tensor), module, tensor)
@@ -159,9 +159,9 @@ class FilterKind(UnitKind):
             if goal.measure is None:
                 return None
             whole = {"macs": costs.total_macs(), "params": params, "weights": costs.params}[goal.measure]
-            ledger = Ledger(network, model, {row.name: row.macs for row in costs}, batch)
+            layers = LayerCosts(network, model, {row.name: row.macs for row in costs}, batch)
             mine = [_gated(gates, target) for target in targets]
-            return FilterCost(network, ledger, model, mine, goal.measure, whole)
+            return FilterCost(network, layers, model, mine, goal.measure, whole)
 
         return cost
 
@@ -252,11 +252,17 @@ class RankKind(UnitKind):
         return total
 
 
-_KINDS: dict[str, type[UnitKind]] = {"weight": WeightKind, "filter": FilterKind, "block": BlockKind, "rank": RankKind}
+# By their names; their words, which reports need without torch, are in `budget.units.KINDS`.
+UNIT_KINDS: dict[str, type[UnitKind]] = {
+    "weight": WeightKind,
+    "filter": FilterKind,
+    "block": BlockKind,
+    "rank": RankKind,
+}
 
 
 def unit_kind(units: Units) -> UnitKind:
-    return _KINDS[units.kind](units)
+    return UNIT_KINDS[units.kind](units)
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -280,12 +286,12 @@ def _gated(gates: Sequence[Gated], target: Target) -> Gated:
     return next(g for g in gates if g.layer._modules.get(IMPORTANCE) is target.module)
 
 
-def _block_sizes(site: Gated) -> Array:
+def _block_sizes(gate: Gated) -> Array:
     """The number of weights in each block."""
-    weight: Any = site.layer.weight
+    weight: Any = gate.layer.weight
     sides = [
         np.diff(np.minimum(np.arange(count + 1) * size, length))
-        for count, size, length in zip(site.shape, site.block, weight.shape[:2], strict=True)
+        for count, size, length in zip(gate.shape, gate.block, weight.shape[:2], strict=True)
     ]
     sizes: Array = np.outer(*sides).reshape(-1) * math.prod(weight.shape[2:])
     return sizes

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from softprune.structure.channels import Reader, Tape, Values, Walk, sums
+from softprune.structure.channels import Reader, Trace, Values, Walk, sums
 from softprune.structure.program import Example, exported
 from softprune.structure.rules import RULES
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class LayerUse:
     """A layer with weights, as it is used at one place."""
 
     reader: Reader  # what the walk has noted
@@ -37,22 +37,22 @@ class Place:
 class Network:
     """The layers and channels of a network."""
 
-    places: tuple[Place, ...]  # the layers, each time one is used, in order
+    places: tuple[LayerUse, ...]  # the layers, each time one is used, in order
     pools: tuple[tuple[Tensor, int], ...]  # the channels of each average pool, and how many numbers of each it averages
     pins: dict[int, str]  # channel -> why it must stay
     count: int  # how many numbers of channels there are
-    tape: Tape  # what the channels hold
+    trace: Trace  # what the channels hold
 
     @cached_property
-    def by_path(self) -> dict[str, list[Place]]:
+    def by_path(self) -> dict[str, list[LayerUse]]:
         """All places of each layer, by its path."""
-        found: dict[str, list[Place]] = {}
+        found: dict[str, list[LayerUse]] = {}
         for place in self.places:
             found.setdefault(place.reader.path, []).append(place)
         return found
 
     @cached_property
-    def listeners(self) -> list[Place]:
+    def listeners(self) -> list[LayerUse]:
         """The layers that need what they read; norms and depthwise layers hand their channels on."""
         return [p for p in self.places if p.reader.kind != "norm" and not p.reader.depthwise]
 
@@ -95,9 +95,9 @@ def follow(model: nn.Module, example: Example) -> Network:
             _step(walk, node)
     channels = walk.channels
     stands_for = torch.tensor([channels.find(c) for c in range(len(channels))], dtype=torch.int64)
-    places = tuple(Place(r, stands_for[list(r.inputs)], stands_for[list(r.outputs)]) for r in walk.readers)
+    places = tuple(LayerUse(r, stands_for[list(r.inputs)], stands_for[list(r.outputs)]) for r in walk.readers)
     pools = tuple((stands_for[list(of)], each) for of, each in walk.pools)
-    return Network(places, pools, channels.pins(), len(channels), walk.tape)
+    return Network(places, pools, channels.pins(), len(channels), walk.trace)
 
 
 def _step(walk: Walk, node: Node) -> None:
@@ -130,12 +130,12 @@ class Removal:
 
     gone: Tensor  # whether each channel is
     heard: Tensor  # whether a reader needs it
-    constants: list[Tensor]  # what the channels hold, as the tape tells it
+    constants: list[Tensor]  # what the channels hold, as the trace tells it
 
 
 def decide(network: Network, values: Values) -> Removal:
     """Remove every channel that no layer needs, or that holds a constant which the readers' biases can take over."""
-    constants = network.tape.play(values)
+    constants = network.trace.run(values)
     heard = torch.zeros(network.count, dtype=torch.bool)
     needed = [values.listens(p.reader) & ~_replaceable(network, p, constants) for p in network.listeners]
     if needed:
@@ -146,7 +146,7 @@ def decide(network: Network, values: Values) -> Removal:
     return Removal(gone, heard, constants)
 
 
-def _replaceable(network: Network, place: Place, constants: list[Tensor]) -> Tensor:
+def _replaceable(network: Network, place: LayerUse, constants: list[Tensor]) -> Tensor:
     """Whether each input is zero, or a constant that the bias can take over: the same at every place of the layer."""
     reader = place.reader
     mine = constants[reader.constant]
@@ -185,7 +185,7 @@ def _keep_one(network: Network, gone: Tensor) -> None:
                 gone[side[0]] = False
 
 
-def taken_over(place: Place, removal: Removal) -> Tensor | None:
+def taken_over(place: LayerUse, removal: Removal) -> Tensor | None:
     """The constants of removed inputs, which the bias takes over: 0 for all other inputs, None if all are 0."""
     reader = place.reader
     if reader.kind not in ("convolution", "linear") or not reader.exact or reader.depthwise:
@@ -217,7 +217,7 @@ def _why(network: Network, channel: int, removal: Removal) -> str:
     return "a layer cannot be empty, nor its groups of different widths"
 
 
-def _silent(values: Values, place: Place) -> Tensor:
+def _silent(values: Values, place: LayerUse) -> Tensor:
     """Whether each output of a layer or norm is independent of its input."""
     weight = values.scale(place.reader.path) if place.reader.kind == "norm" else values.weight(place.reader)
     if weight is None:
@@ -225,10 +225,10 @@ def _silent(values: Values, place: Place) -> Tensor:
     return ~weight.reshape(len(weight), -1).any(1)
 
 
-# The ledger: what the layers of a network cost with some of their channels gone.
+# What the layers of a network cost with some of their channels gone.
 
 
-class Ledger:
+class LayerCosts:
     """Counts what is left of the layers that channels are followed through, and of average pools.
 
     ``macs`` are the multiply-adds of all uses of each weight, by name, counted for ``batch`` samples.
@@ -257,7 +257,7 @@ class Ledger:
             return int((weights + outputs * (self._own + self._new_biases(removal))).sum())
         return round(float((weights * self._uses).sum() + self._averaged[~removal.gone[self._pooled]].sum()))
 
-    def prices(self, removal: Removal, measure: str) -> Tensor:
+    def marginal(self, removal: Removal, measure: str) -> Tensor:
         """What each channel adds to the total at the layers' present widths."""
         inputs, outputs = self._widths(removal)
         factor = self._uses if measure == "macs" else 1.0
@@ -266,8 +266,8 @@ class Ledger:
         if measure == "params":
             made = made + self._own
         found = torch.zeros(len(removal.gone), dtype=torch.double)
-        for side, price in enumerate((read, made)):
-            found.index_add_(0, self._channels[side], price[self._layer_of[side]])
+        for side, cost in enumerate((read, made)):
+            found.index_add_(0, self._channels[side], cost[self._layer_of[side]])
         return found.index_add_(0, self._pooled, self._averaged) if measure == "macs" else found
 
     def _widths(self, removal: Removal) -> list[Tensor]:
@@ -288,7 +288,7 @@ class Ledger:
         return torch.tensor(new, dtype=torch.double)
 
 
-def _figures(place: Place, model: nn.Module, macs: Mapping[str, int]) -> tuple[float, ...]:
+def _figures(place: LayerUse, model: nn.Module, macs: Mapping[str, int]) -> tuple[float, ...]:
     """Of one layer:
 
     - weights for one input and one output, 0 for a norm,

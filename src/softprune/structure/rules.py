@@ -16,7 +16,7 @@ from softprune.structure.channels import Flow, Reader, Values, Walk, shape
 
 
 def alone(walk: Walk, node: Node) -> Flow | None:
-    """One tensor, and numbers."""
+    """An operation on one tensor and numbers, element by element."""
     x = walk.flow(next(iter(node.all_input_nodes), None))
     if x is None or len(node.all_input_nodes) > 1:
         return walk.stay(node)
@@ -145,14 +145,14 @@ def _made(
         answer = values.answer(reader, held)
         return answer if shift is None else answer + values.held(shift)
 
-    return Flow(x.axis, outputs, walk.tape.note(made, x.constant))
+    return Flow(x.axis, outputs, walk.trace.add(made, x.constant))
 
 
 # Operations that move, join, cut or pool what a channel holds.
 
 
 def plane(walk: Walk, node: Node) -> Flow | None:
-    """Pools and resizing: channel by channel."""
+    """An operation on each channel by itself that keeps constants, such as max pools and resizing."""
     x = walk.flow(node.args[0])
     return walk.stay(node) if x is None or x.axis != 1 else x
 
@@ -166,7 +166,7 @@ def pool(walk: Walk, node: Node) -> Flow | None:
 
 
 def average(walk: Walk, node: Node) -> Flow | None:
-    """An average next to padding is smaller."""
+    """An average pool: next to padding its averages are smaller, so that with padding only 0 stays a constant."""
     x = pool(walk, node)
     padding = node.args[3] if len(node.args) > 3 else [0]
     if x is None or not any(padding):  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def reshape(walk: Walk, node: Node) -> Flow | None:
     inner = math.prod(before[2:])
     if len(after) == 2 and after[1] == before[1] * inner:
         channels = [channel for channel in x.channels for _ in range(inner)]
-        return Flow(1, channels, walk.tape.note(lambda _, held: held.repeat_interleave(inner), x.constant))
+        return Flow(1, channels, walk.trace.add(lambda _, held: held.repeat_interleave(inner), x.constant))
     return walk.stay(node)
 
 
@@ -265,7 +265,7 @@ def pad(walk: Walk, node: Node) -> Flow | None:
     for end in ends:
         walk.channels.pin(end, f"{node.name}: padding of channels has a fixed width")
     edges = [torch.full((width,), value, dtype=torch.double) for width in (before, behind)]
-    made = walk.tape.note(lambda _, held: torch.cat([edges[0], held, edges[1]]), x.constant)
+    made = walk.trace.add(lambda _, held: torch.cat([edges[0], held, edges[1]]), x.constant)
     return Flow(x.axis, [*ends[0], *x.channels, *ends[1]], made)
 
 
@@ -279,7 +279,7 @@ def concatenate(walk: Walk, node: Node) -> Flow | None:
         return walk.stay(node, "not all of the tensors are followed")
     if axis == found[0].axis:
         channels = [channel for p in found for channel in p.channels]
-        made = walk.tape.note(lambda _, *held: torch.cat(held), *(p.constant for p in found))
+        made = walk.trace.add(lambda _, *held: torch.cat(held), *(p.constant for p in found))
         return Flow(axis, channels, made)
     for p in found[1:]:
         walk.channels.join(found[0].channels, p.channels)

@@ -101,13 +101,13 @@ def total_is_kept(case: Case) -> None:
         for step, seen in enumerate(held, 1):
             require(seen == held[0], f"{held[0]} weights after step {step} as after the first", seen)
         return
-    for part in case.finished.sparsifier.goals:
-        if any(getattr(m.target.transform, "rise", None) is not None for m in part.tensors):
+    for constraint in case.finished.sparsifier.goals:
+        if any(getattr(m.target.transform, "rise", None) is not None for m in constraint.tensors):
             continue  # which lets more live until the last step
-        for frame in (f for f in case.frames[1:] if part.due(f.step, STEPS)):
-            allowed = part.allowed(frame.step / STEPS)
-            count = sum(frame.counts[m.target.name] for m in part.tensors)
-            require(count == allowed, f"{allowed} weights after step {frame.step}, as {part} asks", count)
+        for frame in (f for f in case.frames[1:] if constraint.due(f.step, STEPS)):
+            allowed = constraint.allowed(frame.step / STEPS)
+            count = sum(frame.counts[m.target.name] for m in constraint.tensors)
+            require(count == allowed, f"{allowed} weights after step {frame.step}, as {constraint} asks", count)
 
 
 def pruned_weights_stay_zero(case: Case) -> None:
@@ -135,7 +135,7 @@ def _may_change(case: Case, step: int) -> bool:
     if case.timetable is not None:
         return case.timetable(step, STEPS)
     if not case.method.moves_masks:
-        return any(part.due(step, STEPS) for part in case.finished.sparsifier.goals)
+        return any(constraint.due(step, STEPS) for constraint in case.finished.sparsifier.goals)
     return step % EVERY in (0, 1) if has_interval(case.method) else step == 1
 
 

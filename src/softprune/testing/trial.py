@@ -199,7 +199,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class quiet(warnings.catch_warnings):  # noqa: N801
-    """Trials are short and small on purpose."""
+    """No warnings about forecasts and collapse, which trainings as short and small as these cause."""
 
     def __enter__(self) -> Any:
         entered = super().__enter__()

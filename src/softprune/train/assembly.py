@@ -40,7 +40,7 @@ from softprune.train.schedule import schedule_function, stretch
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among its peers."""
+    """The rank of this process and the number of processes of the run."""
 
     rank: int  # 0 to world - 1; only 0 writes files and prints
     world: int  # how many there are

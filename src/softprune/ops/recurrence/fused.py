@@ -109,10 +109,10 @@ class _Lent(np.ndarray[Any, np.dtype[np.float32]]):
             _waiting.append(self.base)
 
 
-def room(*shape: int) -> Tensor:
+def reused_tensor(*shape: int) -> Tensor:
     """A tensor of float32 that is not filled; its memory is used again once nobody needs the tensor.
 
-    >>> room(2, 3).shape
+    >>> reused_tensor(2, 3).shape
     torch.Size([2, 3])
     """
     count = math.prod(shape)
@@ -175,7 +175,7 @@ def fused(
     x, w, u, biases = (tensor.contiguous() for tensor in (x, w, u, biases))
     start = None if start is None else start.contiguous()
     hidden = u.shape[0]
-    states, sums = room(*x.shape[:2], hidden), room(_size_of_sums(x, hidden, keep=keep))
+    states, sums = reused_tensor(*x.shape[:2], hidden), reused_tensor(_size_of_sums(x, hidden, keep=keep))
     call = _call(
         x, hidden, scales, gate, update, w=w, u=u, biases=biases, start=start, states=states,
         sums=sums if keep else None,

@@ -189,11 +189,11 @@ def draw(frame: Frame, chart: Chart) -> list[str]:
         parts.append(f'<text class="tick end" x="{pixel(frame.x.start - 7)}" y="{at}" dy="4">{escape(label)}</text>')
     for value, label in frame.x_ticks:
         at = pixel(frame.x(value))
-        place = f'class="tick mid" x="{at}" y="{pixel(frame.y.start + 18)}"'
+        where = f'class="tick mid" x="{at}" y="{pixel(frame.y.start + 18)}"'
         if frame.slanted:
             turned = f'transform="translate({at},{pixel(frame.y.start + 10)}) rotate(-46)"'
-            place = f'class="tick end" dx="2" dy="5" {turned}'
-        parts.append(f'<path class="axis" d="M{at},{bottom}v4"/><text {place}>{escape(label)}</text>')
+            where = f'class="tick end" dx="2" dy="5" {turned}'
+        parts.append(f'<path class="axis" d="M{at},{bottom}v4"/><text {where}>{escape(label)}</text>')
     parts.append(f'<path class="axis" d="M{left},{top}V{bottom}H{right}"/>')
     middle, centre = (pixel((scale.start + scale.end) / 2) for scale in (frame.y, frame.x))
     turned = f'transform="translate(13,{middle}) rotate(-90)"'

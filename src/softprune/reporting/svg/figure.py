@@ -66,7 +66,7 @@ def figures(charts: Sequence[Chart]) -> str:
 
 
 def needs_line(chart: Chart) -> bool:
-    """Whether half a line is too narrow for it."""
+    """Whether a chart has so many series or categories that it needs the whole width."""
     return max(len(chart.x.categories), len(chart.series)) > _FEW
 
 
@@ -182,8 +182,8 @@ def _palette() -> dict[str, str]:
     for name, colour in re.findall(r"--([\w-]+): (#[0-9a-f]{6})", sheet):
         found.setdefault(name, colour)  # the first are those of the light theme
     low, high = (bytes.fromhex(found[name][1:]) for name in ("ramp-a", "ramp-b"))
-    for place in range(RAMP):
-        share = place / (RAMP - 1)
+    for index in range(RAMP):
+        share = index / (RAMP - 1)
         mixed = bytes(round(a + (b - a) * share) for a, b in zip(low, high, strict=True))
-        found[f"r{place}"] = f"#{mixed.hex()}"
+        found[f"r{index}"] = f"#{mixed.hex()}"
     return found

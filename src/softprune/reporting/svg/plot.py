@@ -31,7 +31,7 @@ _NARROWEST = 1.5  # pixels; narrower bars are drawn as a line
 @dataclass(frozen=True)
 class SeriesStyle:
     classes: str  # of the style sheet
-    marker: int  # a place in MARKERS
+    marker: int  # an index into MARKERS
 
 
 def styled(chart: Chart) -> list[tuple[Series, SeriesStyle]]:
@@ -46,17 +46,17 @@ def styled(chart: Chart) -> list[tuple[Series, SeriesStyle]]:
             found.append((one, SeriesStyle(f"{colour} d1 faint", 0)))
             continue
         turn = met[group] = met.get(group, -1) + 1
-        place = groups[group]
+        index = groups[group]
         # Many lines are solid: too many patterns of dashes cannot be told apart.
-        dash = 0 if len(groups) > COLOURS else (place + turn) % DASHES
+        dash = 0 if len(groups) > COLOURS else (index + turn) % DASHES
         hollow = " hollow" if turn % 2 else ""
-        style = SeriesStyle(f"{_colour(place, len(groups))} d{dash}{hollow}", (place + turn) % len(MARKERS))
+        style = SeriesStyle(f"{_colour(index, len(groups))} d{dash}{hollow}", (index + turn) % len(MARKERS))
         found.append((one, style))
     return found
 
 
-def _colour(place: int, groups: int) -> str:
-    return f"c{place}" if groups <= COLOURS else f"r{round(place * (RAMP - 1) / (groups - 1))}"
+def _colour(index: int, groups: int) -> str:
+    return f"c{index}" if groups <= COLOURS else f"r{round(index * (RAMP - 1) / (groups - 1))}"
 
 
 # The geometry of a series: lines with gaps, steps, bars, markers and error bars as SVG path data.
@@ -182,8 +182,8 @@ def _series(frame: Frame, chart: Chart, at: int, style: SeriesStyle) -> str:
     beside = offsets(chart)
     shift = beside.get(at, 0.0)
     points = [(frame.x(x + shift), frame.y(y)) for x, y in zip(series.x, series.y, strict=True)]
-    place = abs(frame.x(frame.x.low + 1) - frame.x(frame.x.low)) if not frame.x.log else 8.0
-    room = 0.8 * place / max(len(beside), 1)
+    step = abs(frame.x(frame.x.low + 1) - frame.x(frame.x.low)) if not frame.x.log else 8.0
+    room = 0.8 * step / max(len(beside), 1)
     seen = [(x, y) for piece in pieces(points) for x, y in piece]
     parts = [f'<g class="series {style.classes}" data-series="{at}">']
     if series.mark == "bars" and room >= _NARROWEST:

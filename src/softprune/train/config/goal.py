@@ -60,13 +60,10 @@ class LatencyConfig(Section):
         return LatencyTable.from_dict(given).to_dict() if isinstance(given, dict) else given
 
 
-TOTALS = tuple(GOALS)  # the keys of which a goal has one
-_ALL = f"{', '.join(TOTALS[:-1])} and {TOTALS[-1]}"
-
-
 class GoalConfig(Section):
     """What the run shall end with, exactly: a total, or what each tensor keeps. A number alone is a sparsity."""
 
+    # A goal of GOALS that has a field under its key, with its description, can be configured.
     _short: ClassVar[Any] = {
         "type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "description": "A sparsity.",
     }  # fmt: skip
@@ -103,21 +100,21 @@ class GoalConfig(Section):
 
     @model_validator(mode="after")
     def _one_total(self) -> GoalConfig:
-        totals = [key for key in TOTALS if getattr(self, key) is not None]
+        totals, known = [kind for key, kind in GOALS.items() if getattr(self, key, None) is not None], list(GOALS)
+        every, got = f"{', '.join(known[:-1])} and {known[-1]}", " and ".join(kind.key for kind in totals)
         if self.allocates and len(totals) != 1:
-            got = " and ".join(totals) or "none"
-            raise ValueError(f"needs one of {_ALL} (or a budget file), got {got}")
+            raise ValueError(f"needs one of {every} (or a budget file), got {got or 'none'}")
         if not self.allocates and len(totals) > 1:
-            raise ValueError(f"takes one of {_ALL} at most, got {' and '.join(totals)}")
-        if self.rank is not None:
-            GOALS["rank"].configured(self.rank, self.scope)
-            if self.budget is not None:
-                raise ValueError("rank says what each layer keeps, as a budget does; leave one of them out")
-        if self.filters is not None and self.budget is not None:
-            raise ValueError("filters are counted over all layers; leave out the budget")
-        counts_weights = self.sparsity is not None or self.params is not None
-        if self.scope != "managed" and (not counts_weights or self.budget is not None):
-            raise ValueError(f"scope {self.scope} is for sparsity and params without a budget; leave it out")
+            raise ValueError(f"takes one of {every} at most, got {got}")
+        if self.scope != "managed" and (self.budget is not None or not all(kind.scoped for kind in totals)):
+            scoped = " and ".join(kind.key for kind in GOALS.values() if kind.scoped)
+            raise ValueError(f"scope {self.scope} is for {scoped} without a budget; leave it out")
+        goal = self.total()
+        if goal is not None and self.budget is not None:
+            try:
+                goal.check_allocatable()
+            except ValueError as error:
+                raise ValueError(f"{got} counts {goal.counts}, no share of weights; leave out the budget") from error
         unused = [key for key in ("begin", "end") if getattr(self, key) is not None]
         if self.ramp == "constant" and unused:
             raise ValueError(f"{unused[0]} has no effect with a constant ramp, which has the whole goal hold at once")
@@ -137,7 +134,8 @@ class GoalConfig(Section):
     def total(self) -> Goal | None:
         """The goal as `sparsify` takes it; None where a budget says it all."""
         given = self.model_dump()
-        return next((GOALS[key].configured(given[key], self.scope) for key in TOTALS if given[key] is not None), None)
+        asked = (kind.configured(given[key], self.scope) for key, kind in GOALS.items() if given.get(key) is not None)
+        return next(asked, None)
 
     @property
     def shaped(self) -> list[str]:

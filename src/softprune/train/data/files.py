@@ -92,7 +92,7 @@ class ZipEntry:
             raise DamagedError(f"{self}: expected a {kind}, found: {error}") from error
 
 
-Place: TypeAlias = Path | ZipEntry
+DataPath: TypeAlias = Path | ZipEntry
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -105,43 +105,43 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 @contextmanager
-def open_zip(place: Place, most: int | None = None) -> Iterator[ZipEntry]:
+def open_zip(path: DataPath, most: int | None = None) -> Iterator[ZipEntry]:
     """The top of a zip file; one in a zip may have at most ``most`` bytes, since it is unpacked to memory."""
     file: BinaryIO
-    if isinstance(place, ZipEntry):
-        file, name = io.BytesIO(place.read(most or 0, "zip file")), place.archive.filename
+    if isinstance(path, ZipEntry):
+        file, name = io.BytesIO(path.read(most or 0, "zip file")), path.archive.filename
     else:
-        file, name = open_regular(place), str(place)
+        file, name = open_regular(path), str(path)
     with file:
         try:
             archive = zipfile.ZipFile(file)
         except _BROKEN_ZIP as error:
-            raise DamagedError(f"{place}: expected a whole zip file, found: {error}") from error
+            raise DamagedError(f"{path}: expected a whole zip file, found: {error}") from error
         archive.filename = name  # for the messages
         yield ZipEntry(archive, "")
 
 
-def read_bounded(place: Place, most: int, kind: str = "file") -> bytes:
+def read_bounded(path: DataPath, most: int, kind: str = "file") -> bytes:
     """The content of a file of at most ``most`` bytes; messages call it a ``kind``."""
-    if isinstance(place, ZipEntry):
-        return place.read(most, kind)
-    with open_regular(place) as file:
+    if isinstance(path, ZipEntry):
+        return path.read(most, kind)
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        _check_size(place, size, most)
+        _check_size(path, size, most)
         return file.read(size)
 
 
-def _check_size(place: Place, size: int, most: int) -> None:
+def _check_size(path: DataPath, size: int, most: int) -> None:
     if size > most:
-        raise DamagedError(f"{place}: expected at most {most:,} bytes, found {size:,}")
+        raise DamagedError(f"{path}: expected at most {most:,} bytes, found {size:,}")
 
 
-def read_json(place: Place, most: int) -> Any:
-    content = read_bounded(place, most, "JSON file")
+def read_json(path: DataPath, most: int) -> Any:
+    content = read_bounded(path, most, "JSON file")
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{place}: expected a JSON file, found: {error}") from error
+        raise DamagedError(f"{path}: expected a JSON file, found: {error}") from error
 
 
 _UNSIGNED_BYTE = 8

@@ -19,8 +19,8 @@ from torch import Tensor
 from softprune.train.data.files import (
     Counts,
     DamagedError,
+    DataPath,
     MissingError,
-    Place,
     check_labels,
     open_zip,
     read_bounded,
@@ -60,7 +60,7 @@ def read_har2(
 
 
 @contextmanager
-def _opened(root: Path) -> Iterator[Place]:
+def _opened(root: Path) -> Iterator[DataPath]:
     """The official folder, on the disk or in a zip."""
     for folder in (root, root / FOLDER, root / "uci_har" / FOLDER):
         if (folder / "train").is_dir() and any((folder / "train").glob("y_*.txt")):
@@ -78,7 +78,7 @@ def _opened(root: Path) -> Iterator[Place]:
     raise MissingError(f"{root}: no files of har2 there")
 
 
-def _read(top: Place, part: str, counts: tuple[int, ...]) -> tuple[Sequences, Tensor]:
+def _read(top: DataPath, part: str, counts: tuple[int, ...]) -> tuple[Sequences, Tensor]:
     """The windows of a part, and the subject of each."""
     folder, rows = top / part, sum(counts)
     path = folder / f"y_{part}.txt"
@@ -90,23 +90,23 @@ def _read(top: Place, part: str, counts: tuple[int, ...]) -> tuple[Sequences, Te
     return Sequences(torch.from_numpy(np.stack(columns, 2)), labels), subjects
 
 
-def _codes(place: Place, count: int, most: int, what: str) -> NDArray[np.int64]:
-    """Whole numbers from 1 on."""
-    found = _numbers(place, count)
+def _codes(path: DataPath, count: int, most: int, what: str) -> NDArray[np.int64]:
+    """The `count` whole numbers of a file, each from 1 to `most`; anything else is refused."""
+    found = _numbers(path, count)
     wrong = found[(found != np.trunc(found)) | (found < 1) | (found > most)]
     if len(wrong):
-        raise DamagedError(f"{place}: expected the {what} 1 to {most}, found {wrong[0]:g}")
+        raise DamagedError(f"{path}: expected the {what} 1 to {most}, found {wrong[0]:g}")
     return found.astype(np.int64)
 
 
-def _numbers(place: Place, count: int) -> NDArray[np.float32]:
+def _numbers(path: DataPath, count: int) -> NDArray[np.float32]:
     """All numbers of a text file; another number of them, or anything else in it, is refused."""
-    if not place.is_file():
-        raise MissingError(f"{place}: the file is not there")
+    if not path.is_file():
+        raise MissingError(f"{path}: the file is not there")
     try:
-        text = read_bounded(place, MAX_WIDTH * count, "text file").decode("ascii")
+        text = read_bounded(path, MAX_WIDTH * count, "text file").decode("ascii")
     except UnicodeDecodeError as error:
-        raise DamagedError(f"{place}: expected a text file, found: {error}") from error
+        raise DamagedError(f"{path}: expected a text file, found: {error}") from error
     with warnings.catch_warnings():
         # Where a number ends in something else, older releases of NumPy stop with a warning, newer ones raise.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -115,5 +115,5 @@ def _numbers(place: Place, count: int) -> NDArray[np.float32]:
         except ValueError:
             found = np.empty(0, np.float32)
     if len(found) != count or not np.isfinite(found).all():
-        raise DamagedError(f"{place}: expected {count:,} numbers, found {len(found):,} up to the first that is not one")
+        raise DamagedError(f"{path}: expected {count:,} numbers, found {len(found):,} up to the first that is not one")
     return found

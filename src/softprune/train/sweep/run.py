@@ -91,7 +91,7 @@ def _opened(sweep: Sweep, folder: Path) -> Iterator[SharedStudy]:
 # Several workers on this machine, each a process of its own.
 
 
-def run_fleet(
+def run_workers(
     command: Sequence[str], count: int, *, environment: Mapping[str, str], on_note: Callable[[str], None]
 ) -> None:
     """Start a command several times and wait for all of them; SIGINT and SIGTERM are passed on.

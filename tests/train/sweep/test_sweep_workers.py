@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-from softprune.train.sweep.run import run_fleet
+from softprune.train.sweep.run import run_workers
 
 # Waits for a signal, and writes down which one came.
 PATIENT = """
@@ -39,7 +39,7 @@ def run(folder, act, count=2):
 
     thread = threading.Thread(target=when_ready)
     thread.start()
-    run_fleet([sys.executable, "-c", PATIENT, str(folder)], count, environment=os.environ, on_note=notes.append)
+    run_workers([sys.executable, "-c", PATIENT, str(folder)], count, environment=os.environ, on_note=notes.append)
     thread.join()
     return notes
 
@@ -62,8 +62,8 @@ def test_a_worker_that_dies_is_noted_and_the_others_go_on(tmp_path):
 def test_workers_hear_no_ctrl_c_of_the_terminal(tmp_path):
     # Everything in the foreground of a terminal gets its signal; what is left of it here is the group of the caller.
     script = (
-        "import os, sys; from softprune.train.sweep.run import run_fleet\n"
-        "run_fleet([sys.executable, '-c', sys.argv[1], sys.argv[2]], 1, environment=os.environ, on_note=print)"
+        "import os, sys; from softprune.train.sweep.run import run_workers\n"
+        "run_workers([sys.executable, '-c', sys.argv[1], sys.argv[2]], 1, environment=os.environ, on_note=print)"
     )
     (tmp_path / "marks").mkdir()
     parent = subprocess.Popen([sys.executable, "-c", script, PATIENT, str(tmp_path / "marks")], start_new_session=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from softprune import STR, Budget, Profile, Sparsity, sparsify
 from softprune.budget.costs import TensorCost
-from softprune.budget.show import MOST_ROWS, budget_sheet, profile_sheet
+from softprune.budget.show import MOST_ROWS, budget_table, profile_table
 
 HOSTILE = "<script>alert(1)</script>[red]&"
 CONV, FC = TensorCost("conv.weight", (8, 3, 3, 3), 21600), TensorCost("fc.weight", (10, 8), 80)
@@ -26,22 +26,22 @@ def shown(thing: object) -> str:
 def test_a_budget_shows_what_is_kept_of_all():
     budget = Budget({"conv.weight": 0.25, "fc.weight": 0.5}, profile=SMALL, source="by hand")
     # 0.25 * 216 + 0.5 * 80 = 94 of 296; 0.25 * 21600 + 0.5 * 80 + 5 + 7 = 5452 of 21692.
-    assert budget_sheet(budget).totals == (("all tensors", "", "94 of 296", "68.24%", "5,452 of 21,692"),)
-    assert budget_sheet(budget).rows[0] == ("conv.weight", "8x3x3x3", "54 of 216", "75.00%", "5,400 of 21,600")
+    assert budget_table(budget).totals == (("all tensors", "", "94 of 296", "68.24%", "5,452 of 21,692"),)
+    assert budget_table(budget).rows[0] == ("conv.weight", "8x3x3x3", "54 of 216", "75.00%", "5,400 of 21,600")
     for text in (budget._repr_html_(), shown(budget)):
         assert all(word in text for word in ("by hand", "54 of 216", "68.24%", "5,452 of 21,692"))
 
 
 def test_a_profile_shows_what_all_costs():
-    assert profile_sheet(SMALL).totals == (("everything else", "", "18", "12"), ("all tensors", "", "296", "21,680"))
+    assert profile_table(SMALL).totals == (("everything else", "", "18", "12"), ("all tensors", "", "296", "21,680"))
     for text in (SMALL._repr_html_(), shown(SMALL)):
         assert all(word in text for word in ("8x3x3x3", "21,600", "296"))
 
 
 def test_a_profile_of_shapes_alone_has_no_multiply_adds():
     shapes = Profile((FC,), counted=False)
-    assert profile_sheet(shapes).rows == (("fc.weight", "10x8", "80", "-"),)
-    assert budget_sheet(Budget({"fc.weight": 0.5}, profile=shapes)).totals[0][2:] == ("40 of 80", "50.00%", "-")
+    assert profile_table(shapes).rows == (("fc.weight", "10x8", "80", "-"),)
+    assert budget_table(Budget({"fc.weight": 0.5}, profile=shapes)).totals[0][2:] == ("40 of 80", "50.00%", "-")
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_names_stay_text():
 
 def test_a_long_table_is_cut_in_the_middle_and_keeps_its_totals():
     profile = Profile(tuple(TensorCost(f"{n}.weight", (2,), 2) for n in range(1000)))
-    sheet = budget_sheet(Budget({t.name: 0.5 for t in profile}, profile=profile))
-    assert len(sheet.rows) == MOST_ROWS + 1
-    assert (sheet.rows[0][0], sheet.rows[-1][0]) == ("0.weight", "999.weight")
-    assert sheet.rows[MOST_ROWS // 2][0] == "... 880 more ..."
-    assert sheet.totals[0][2] == "1,000 of 2,000"
+    table = budget_table(Budget({t.name: 0.5 for t in profile}, profile=profile))
+    assert len(table.rows) == MOST_ROWS + 1
+    assert (table.rows[0][0], table.rows[-1][0]) == ("0.weight", "999.weight")
+    assert table.rows[MOST_ROWS // 2][0] == "... 880 more ..."
+    assert table.totals[0][2] == "1,000 of 2,000"
 
 
 def test_a_sparsifier_shows_what_it_measures_until_it_is_baked():
