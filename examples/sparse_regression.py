@@ -16,8 +16,8 @@ were not searched. Run (a bit more than a minute of one core; --quick takes seco
 
     python examples/sparse_regression.py --seeds 20 --out benchmarks/results/sparse_regression.json
 
-With matplotlib (`pip install matplotlib`) a figure is written beside the numbers, as .svg. Lasso and
-matching pursuit are scikit-learn's (`pip install 'softprune[digits]'`).
+Figures of precision and recall are written beside the numbers, as .svg. Lasso and matching pursuit are scikit-learn's
+(`pip install 'softprune[digits]'`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +37,7 @@ from torch import Tensor, nn
 
 import softprune
 from softprune.ops import Backward, Sigmoid, masked, soft_threshold, straight_through
+from softprune.reporting import charts, figures
 
 Solver = Callable[[Tensor, Tensor, int], Tensor]
 
@@ -287,21 +287,22 @@ def counterexample(backward: Backward = masked, *, steps: int = 4000) -> dict[st
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Precision and recall against n, one line per method."""
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-    for axis, what in zip(axes, ("precision", "recall"), strict=True):
-        for name in SOLVERS:
+    """Write STEM-precision.svg and STEM-recall.svg: against n, one line per method."""
+    drawn = []
+    for what in ("precision", "recall"):
+        series = []
+        for name in sorted(SOLVERS, key=lambda name: name not in TOLD_R):
             mine = [row for row in rows if row["method"] == name]
-            style = "-" if name in TOLD_R else "--"
-            axis.plot([row["n"] for row in mine], [row[what]["mean"] for row in mine], style, marker="o", label=name)
-        axis.set_xlabel("n")
-        axis.set_title(what)
-        axis.axvline(R * math.log(D), color="grey", linewidth=0.8)
-    axes[1].legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+            told = "told r" if name in TOLD_R else "not told r"
+            values = tuple(row[what]["mean"] for row in mine)
+            series.append(charts.Series(name, tuple(row["n"] for row in mine), values, notes=(told,) * len(mine)))
+        border = R * math.log(D)
+        series.append(charts.Series("r log d", (border, border), (0.0, 1.0), faint=True))
+        caption = f"{what.capitalize()} of the support, mean over the draws; methods that are told r come first."
+        title = f"{what.capitalize()} of the support"
+        x, y = charts.Axis("samples n"), charts.Axis(what, percent=True, low=0.0, high=1.0)
+        drawn.append(charts.Chart(f"{path.stem}-{what}", title, caption, x, y, tuple(series)))
+    figures.save_figures(drawn, path.parent)
 
 
 def main() -> None:
@@ -349,10 +350,7 @@ def main() -> None:
             "counterexample": ends,
         }
         options.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        if find_spec("matplotlib"):
-            draw(rows, options.out.with_suffix(".svg"))
-        else:
-            print("\nno figure: matplotlib is not installed")
+        draw(rows, options.out)
 
 
 if __name__ == "__main__":

@@ -11,15 +11,12 @@ KEPT = {
     "tuning": "from softprune.deploy.engine.tune import folder; print(folder())",
     "compiler": "from torch._inductor.runtime.cache_dir_utils import cache_dir; print(cache_dir())",
     "temporary": "import tempfile; print(tempfile.gettempdir())",
-    "figures": "import matplotlib; print(matplotlib.get_cachedir()); print(matplotlib.get_configdir())",
     "examples": "from hypothesis.configuration import storage_directory as d; print(d(intent_to_write=False).path)",
 }
 
 
 @pytest.mark.parametrize("what", KEPT)
 def test_what_is_kept_for_a_user_is_kept_in_a_folder_of_the_tests(what):
-    if what == "figures":
-        pytest.importorskip("matplotlib")
     done = subprocess.run([sys.executable, "-c", KEPT[what]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     home = Path(os.environ["SOFTPRUNE_TESTS_HOME"])
