@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +25,18 @@ from softprune.deploy.engine.int8_layout import (
     rows_of,
     up,
 )
-from softprune.deploy.engine.int8_moves import add_move, image_side, place, room, side_of, temporary
+from softprune.deploy.engine.int8_moves import (
+    add_move,
+    image_side,
+    place,
+    plain_rows,
+    room,
+    rows_room,
+    rows_value,
+    scatter,
+    side_of,
+    temporary,
+)
 from softprune.deploy.engine.library import Conv8, Depthwise8, Linear8, Side8, Split8
 from softprune.deploy.engine.memory import Arena, Builder
 from softprune.deploy.format.graph import Array, Op, Weight
@@ -432,37 +444,42 @@ def lower_linear(b: Builder, op: Op) -> None:
 
 def _add_linear(b: Builder, op: Op, weight: Weight) -> None:
     """Few rows lie one after the other; many are the pixels of a 1 x 1 convolution, whose output stays transposed."""
-    source, shape, floats = b.values8[op.inputs[0]], b.shapes[op.output], op.fields.get("out_zero") is None
-    outputs, rows = weight.shape[0], source.size[3]
+    shape, floats = b.shapes[op.output], op.fields.get("out_zero") is None
     if 0 in shape:
         b.new(op.output) if floats else place(b, op.output, op.fields["out_zero"])
         return
-    residual = None if floats or op.fields.get("residual") is None else b.values8[op.fields["residual"]]
-    to = requantizing(b, op, weight)
-    base = (b.library.facts, weight, np.zeros(0, np.float32), (0.0, 0.0))
-    if rows < MANY_ROWS:
-        if floats:
-            b.arrays[op.output] = b.arena.contiguous(shape)
-            out: Value8 | Array = b.arrays[op.output].reshape(rows, outputs)
-        else:
-            out = place(b, op.output, op.fields["out_zero"])
-        b.program.add_kernel(op.path, "linear_int8", Linear8Kernel(*base, source, out, residual, to))
-        _add_float_residual(b, op)
-        return
-    assert source.numbering is not None
-    if floats:
-        grid = Grid(1, outputs, 1, 1, rows, Halo())
-        view = grid.view(b.arena.grid(grid))
-        target: Value8 | FloatOutput = float_output(view, source.numbering)
-        features = 1 if len(shape) == 4 else len(shape) - 1
-        leading = [4 * int(np.prod(shape[axis + 1 : features])) for axis in range(features)]
-        strides = (*leading, view.strides[1], *[4] * (len(shape) - features - 1))
-        b.arrays[op.output] = np.ndarray(shape, np.float32, b.arena.owner(view), 4 * grid.margin, strides)
+    # The features of a convolution of images of one pixel are the second axis.
+    lead, features = (shape[:1], shape[1:]) if op.kind == "conv2d_int8" else (shape[:-1], shape[-1:])
+    rows, outputs = math.prod(lead), weight.shape[0]
+    source = rows_value(b, op.path, op.inputs[0], rows)
+    residual = (
+        None if floats or op.fields.get("residual") is None else rows_value(b, op.path, op.fields["residual"], rows)
+    )
+    to, base = requantizing(b, op, weight), (b.library.facts, weight, np.zeros(0, np.float32), (0.0, 0.0))
+    out: Value8 | Array
+    if not floats:
+        direct = rows_of(shape) == (rows, outputs)
+        size = (1, outputs, 1, rows)
+        out = place(b, op.output, to.zero) if direct else temporary(b, rows_room(b, size, to.zero))
+    elif rows < MANY_ROWS:
+        out = b.arena.contiguous(shape)
+        b.arrays[op.output] = out
+        out = out.reshape(rows, outputs)
     else:
-        target = place(b, op.output, op.fields["out_zero"])
-    pixels = Weight((*weight.shape, 1, 1), weight.values, weight.storage, weight.index)
-    offsets = np.zeros((1, weight.shape[1], 1), np.int64)
-    parts = (b.library.facts, pixels, *base[2:], b.threads, b.arena, source.numbering, source)
-    kernel = Conv8Kernel(*parts, offsets, target, residual, to, depthwise=False)
-    b.program.add_kernel(op.path, "linear_int8", kernel)
+        grid = Grid(1, outputs, 1, 1, rows, Halo())
+        out = grid.view(b.arena.grid(grid))
+        leading = [4 * math.prod(lead[axis + 1 :]) for axis in range(len(lead))]
+        strides = (*leading, out.strides[1], *(4 for _ in features[1:]))
+        b.arrays[op.output] = np.ndarray(shape, np.float32, b.arena.owner(out), 4 * grid.margin, strides)
+    if source.numbering is None:
+        b.program.add_kernel(op.path, "linear_int8", Linear8Kernel(*base, source, out, residual, to))
+    else:
+        pixels = Weight((*weight.shape, 1, 1), weight.values, weight.storage, weight.index)
+        offsets = np.zeros((1, weight.shape[1], 1), np.int64)
+        target = out if isinstance(out, Value8) else float_output(out, source.numbering)
+        parts = (b.library.facts, pixels, *base[2:], b.threads, b.arena, source.numbering, source)
+        kernel = Conv8Kernel(*parts, offsets, target, residual, to, depthwise=False)
+        b.program.add_kernel(op.path, "linear_int8", kernel)
+    if isinstance(out, Value8) and op.output not in b.values8:
+        scatter(b, op, plain_rows(b, op.path, out).reshape(shape))
     _add_float_residual(b, op)

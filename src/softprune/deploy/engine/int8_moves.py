@@ -152,6 +152,26 @@ def _plain(b: Builder, path: str, name: str) -> Bytes:
     return array
 
 
+def rows_value(b: Builder, path: str, name: str, rows: int) -> Value8:
+    """The value as so many rows of features, its last axis."""
+    value, shape = b.values8[name], b.shapes[name]
+    if rows_of(shape) is not None and value.size[3] == rows:
+        return value
+    features = math.prod(shape) // rows
+    array, size = _plain(b, path, name), (1, features, 1, rows)
+    found = temporary(b, rows_room(b, size, value.around))
+    add_move(b, path, "gather", side_of(b, found), Side8(b.arena.base(array), 0, 1, 0, features, 0), size)
+    return found
+
+
+def plain_rows(b: Builder, path: str, value: Value8) -> Bytes:
+    """Rows of features one after the other, for the present operation."""
+    _, features, _, rows = value.size
+    array = _plain_room(b, (rows, features))
+    add_move(b, path, "gather", Side8(b.arena.base(array), 0, 1, 0, features, 0), side_of(b, value), value.size)
+    return array
+
+
 def _plain_side(b: Builder, array: Bytes, shape: Shape) -> Side8:
     if rows_of(shape) is None:
         return Side8(b.arena.base(array), *array.strides, 0)
@@ -168,7 +188,7 @@ def _copy(b: Builder, op: Op, target: Bytes, source: Bytes) -> None:
         add_move(b, op.path, op.kind, sides[0], sides[1], (*missing, *parts[0].shape))
 
 
-def _scatter(b: Builder, op: Op, view: Bytes) -> None:
+def scatter(b: Builder, op: Op, view: Bytes) -> None:
     """Put an array in the place of the operation's output."""
     if not view.flags.c_contiguous and view.size:
         whole = _plain_room(b, view.shape)
@@ -188,18 +208,18 @@ def lower_reshape(b: Builder, op: Op) -> None:
     if rows_of(shape) is not None and rows_of(shape) == rows_of(b.shapes[op.inputs[0]]):
         b.values8[op.output] = source
     else:
-        _scatter(b, op, _plain(b, op.path, op.inputs[0]))
+        scatter(b, op, _plain(b, op.path, op.inputs[0]))
 
 
 def lower_permute(b: Builder, op: Op) -> None:
-    _scatter(b, op, _plain(b, op.path, op.inputs[0]).transpose(op.fields["axes"]))
+    scatter(b, op, _plain(b, op.path, op.inputs[0]).transpose(op.fields["axes"]))
 
 
 def lower_slice(b: Builder, op: Op) -> None:
     source = _plain(b, op.path, op.inputs[0])
     index = [slice(None)] * source.ndim
     index[op.fields["axis"]] = slice(op.fields.get("start"), op.fields.get("stop"), op.fields["step"])
-    _scatter(b, op, source[tuple(index)])
+    scatter(b, op, source[tuple(index)])
 
 
 def lower_concat(b: Builder, op: Op) -> None:
@@ -210,7 +230,7 @@ def lower_concat(b: Builder, op: Op) -> None:
         end = begin + source.shape[axis]
         _copy(b, op, whole[(slice(None),) * axis + (slice(begin, end),)], source)
         begin = end
-    _scatter(b, op, whole)
+    scatter(b, op, whole)
 
 
 def lower_max_pool(b: Builder, op: Op) -> None:
