@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 import softprune
 from softprune import GMP, STR, Flops, Params, Sparsity, constant, linear
@@ -42,6 +43,24 @@ def test_multiply_adds_are_not_rounded():
     assert (given.full, given.final, given.density) == (420.0, 210.0, 0.5)
     assert given.allowed(0.25) == pytest.approx(420 - 52.5)
     assert [m.cost.each for m in given.tensors] == [10.0, 1.0]
+
+
+class Square:
+    """As many weights cost their number squared."""
+
+    linear = False
+
+    def of(self, count):
+        return float(count * count)
+
+
+def test_where_weights_cost_together_the_density_falls_evenly():
+    given = constraint(Params(30))
+    tensors = tuple(replace(t, cost=Square()) for t in given.tensors)
+    squares = replace(given, tensors=tensors, full=2000.0, final=500.0)
+    # Half way to half of them: 30 of 40 and 15 of 20.
+    assert [squares.allowed(p) for p in (0.0, 0.5, 1.0)] == [2000, 1125, 500]
+    assert [given.allowed(p) for p in (0.0, 0.5, 1.0)] == [60, 45, 30]
 
 
 def test_floors_are_a_twentieth_of_an_equal_share_and_one_weight_at_least():
@@ -140,6 +159,15 @@ def test_a_copy_has_the_thresholds_and_order_of_the_original():
     for mine, copy in zip(ours, theirs, strict=True):
         for name, value in mine.transform.named_buffers():
             torch.testing.assert_close(copy.transform.get_buffer(name), value, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_copy_takes_nothing_from_what_is_baked_already_and_the_rest_from_what_is_not():
+    ours, theirs = sparsified(schedule=constant()).targets, sparsified(goal=Params(10), schedule=constant()).targets
+    before = [float(t.transform.alpha) for t in theirs]
+    parametrize.remove_parametrizations(ours[0].module, "weight")
+    copied(ours, theirs)
+    after = [float(t.transform.alpha) for t in theirs]
+    assert after[0] == before[0] and after[1] == float(ours[1].transform.alpha) != before[1]
 
 
 def test_what_is_no_copy_is_refused_by_name():

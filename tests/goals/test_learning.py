@@ -1,5 +1,7 @@
 """The rule that moves s, by hand, against finite differences, and free of any scale."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -249,6 +251,15 @@ def test_where_thresholds_would_meet_no_weight_the_gradient_is_taken_as_it_is():
     constraint = by_hand()
     for tensor in constraint.tensors:
         tensor.transform.crossing.zero_()
+    observe(constraint)
+    assert pulls(constraint) == pytest.approx([-0.25, 1.0])
+
+
+def test_where_one_method_wants_the_plain_gradient_it_is_that_of_all():
+    constraint = by_hand()
+    first, second = constraint.tensors
+    plain = replace(first, settings=replace(first.settings, gradient="plain"))
+    constraint = replace(constraint, tensors=(plain, second))
     observe(constraint)
     assert pulls(constraint) == pytest.approx([-0.25, 1.0])
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from softprune.budget.costs import PerWeight
 from softprune.goals import scan as sweep
 from softprune.goals import select as bracket
 from softprune.goals import select as candidate
-from softprune.goals.select import Ranked
+from softprune.goals.select import Bounds, Ranked, Selection
 from softprune.ops import shrink
 
 
@@ -102,6 +103,14 @@ def test_equal_weights_go_by_tensor_and_place_and_the_losers_are_lowered():
     assert [survivors(c, f) for c, f in zip(candidates, found, strict=True)] == [6, 2]
     assert (second == 0.5).tolist() == [True, True, False, False]
     torch.testing.assert_close(second, torch.full((4,), 0.5), rtol=1e-6, atol=0)
+
+
+def test_bounds_that_are_one_key_say_nothing_of_how_dense_the_keys_are():
+    keep = [np.ones(6, np.bool_), np.zeros(4, np.bool_)]
+    assert [
+        Selection(1.0, Bounds(*ends), keep, [6, 0]).weights_per_log
+        for ends in ((1.0, 1.0), (0.0, 1.0), (1.0, math.inf), (1.0, math.e), (math.e, 1.0))
+    ] == [0.0, 0.0, 0.0, 10.0, 0.0]
 
 
 def test_crossing_counts_the_weights_near_the_border():

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import softprune
-from softprune import STR, Params, Sparsity, constant
+from softprune import STR, Latency, Params, Sparsity, constant
+from softprune.budget.latency import LatencyTable, LayerTime
 from softprune.goals.solve import solve
 from softprune.methods import ST3
 
@@ -109,3 +110,9 @@ def test_a_dearer_weight_is_worth_more_crossings():
     before = float(constraint.tensors[0].transform.crossing)
     # Uniform sizes up to u with the border in the middle: of 10,000 weights as many as lie below it meet it per log.
     assert before == pytest.approx(5000, rel=0.1)
+    # The same in seconds, of which each weight takes two millionths.
+    layer = LayerTime("weight", (100, 100), (0.1, 1.0), (0.002, 0.02))
+    table = LatencyTable((layer,), fixed=0.0, processor="a", level="avx2", threads=1, batch=1)
+    goal = Latency(10.0, table)
+    sparsifier = softprune.sparsify(nn.Linear(100, 100, bias=False), STR(), goal=goal, schedule=constant())
+    assert float(sparsifier.goals[0].tensors[0].transform.crossing) == pytest.approx(5000 * 2e-6, rel=0.1)
