@@ -179,12 +179,14 @@ def test_layers_that_are_kept_stay_as_they_are():
 
 def test_the_graph_with_both_forms_gives_pairs_of_equal_shape_that_are_near():
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 5))
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.SiLU(), nn.Flatten(), nn.Linear(128, 9), nn.Linear(9, 5)
+    )
     x = torch.randn(4, 3, 8, 8)
     plan, codes = planned(net, x)
-    both = graph_beside(plan, codes, {})
+    both, layers = graph_beside(plan, {group: Affine(0.03, 128) for group in codes}, {})
     outputs = run(both.document, both.weights, [x.numpy()])
-    assert len(outputs) == 6
+    assert set(layers) == plan.layers and len(outputs) == 2 * len(layers) == 8
     for wanted, found in zip(outputs[::2], outputs[1::2], strict=True):
         assert np.square(found - wanted).sum() < 0.02 * np.square(wanted).sum()
 

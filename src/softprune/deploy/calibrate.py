@@ -245,8 +245,7 @@ def layer_errors(
     plan: IntegerPlan, seen: Observed, codes: Mapping[str, Affine], shifts: Mapping[str, Wide]
 ) -> dict[str, float]:
     """By what each layer makes: the squared relative error of its integer form on values of the float network."""
-    graph = graph_beside(plan, codes, shifts)
-    layers = [op.output for op in plan.graph.ops if op.output in plan.layers]
+    graph, layers = graph_beside(plan, codes, shifts)
     off, size = np.zeros(len(layers)), np.zeros(len(layers))
     for _, outputs in outputs_of(graph, divided(graph, seen.parts), "comparing layers"):
         for place in range(len(layers)):

@@ -221,12 +221,16 @@ def integer_graph(plan: IntegerPlan, codes: Mapping[str, Affine], shifts: Mappin
     return _Emitter(plan, codes, shifts).run()
 
 
-def graph_beside(plan: IntegerPlan, codes: Mapping[str, Affine], shifts: Mapping[str, NDArray[Any]]) -> Graph:
+def graph_beside(
+    plan: IntegerPlan, codes: Mapping[str, Affine], shifts: Mapping[str, NDArray[Any]]
+) -> tuple[Graph, list[str]]:
     """The float graph with each integer layer beside its float one, both on the same values of the float network.
 
-    Its outputs are pairs: what the float layer makes and what the integer one makes of that, both in float32.
+    Its outputs are pairs in float32, of the float and the integer layer, behind an activation that is a table; and what
+    the layers of the pairs make is called in the plan.
     """
-    return _Beside(plan, codes, shifts).run()
+    beside = _Beside(plan, codes, shifts)
+    return beside.run(), beside.compared
 
 
 class _Emitter:
@@ -241,7 +245,7 @@ class _Emitter:
             if op.output in self.plan.layers:
                 self._layer(op)
             elif op.output in self.plan.tables:
-                self._table(op)
+                self._table(op, self.bytes(op.inputs[0]))
             else:
                 self._as_it_is(op)
         self.graph.outputs = [self.floats(name) for name in self.plan.graph.outputs]
@@ -286,11 +290,11 @@ class _Emitter:
             fields["residual"] = read(fields["residual"])
         self._emit(Op(op.kind, op.path, [read(name) for name in op.inputs], self._made(op), fields), op.output)
 
-    def _table(self, op: Op) -> None:
+    def _table(self, op: Op, read: str) -> None:
         every = self.code(op.inputs[0]).values_of(np.arange(256, dtype=np.uint8))
         made = self.code(op.output).bytes_of(computed(op.kind, every, op.fields))
         fields = {"table": self._weight(f"{op.output}.table", made)}
-        self._emit(Op("lookup", op.path, [self.bytes(op.inputs[0])], self._made(op), fields), op.output)
+        self._emit(Op("lookup", op.path, [read], self._made(op), fields), op.output)
 
     def _layer(self, op: Op) -> None:
         name = op.output
@@ -323,23 +327,35 @@ class _Emitter:
 
 class _Beside(_Emitter):
     def run(self) -> Graph:
+        self.compared: list[str] = []
+        users = self.plan.graph.users()
+        # Layers that a table alone reads, and what it makes.
+        tables = [op for op in self.plan.graph.ops if op.output in self.plan.tables]
+        behind = {op.inputs[0]: op.output for op in tables if op.inputs[0] in self.plan.layers}
+        behind = {layer: made for layer, made in behind.items() if len(users[layer]) == 1}
         for op in self.plan.graph.ops:
             fields = dict(op.fields)
             if fields.get("residual") is not None:
                 fields["residual"] = self.floats(fields["residual"])
             floats = f"{op.output}.floats"
             self._emit(Op(op.kind, op.path, [self.floats(name) for name in op.inputs], floats, fields), op.output)
-            if op.output not in self.plan.layers:
-                continue
-            self._layer(op)
-            beside = self._made(op)
-            if op.output in self.plan.bytes:
-                back = f"{beside}.floats"
-                self._emit(Op("dequantize", op.path, [beside], back, self.code(op.output).fields), op.output)
-                beside = back
-            self.graph.outputs += [floats, beside]
+            if op.output in self.plan.layers:
+                self._layer(op)
+                if op.output not in behind:
+                    self._compare(op, op.output)
+            elif op.output in behind.values():
+                self._table(op, f"{op.inputs[0]}.beside")
+                self._compare(op, op.inputs[0])
         drop_unused(self.graph)
         return rename_weights(self.graph)
+
+    def _compare(self, op: Op, layer: str) -> None:
+        beside = self._made(op)
+        if op.output in self.plan.bytes:
+            self._emit(Op("dequantize", op.path, [beside], f"{beside}.floats", self.code(op.output).fields), op.output)
+            beside = f"{beside}.floats"
+        self.graph.outputs += [f"{op.output}.floats", beside]
+        self.compared.append(layer)
 
     def _made(self, op: Op) -> str:
         return f"{op.output}.beside"
