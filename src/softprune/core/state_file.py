@@ -26,7 +26,7 @@ from softprune.core.groups import placed_like, sharded, whole
 from softprune.methods.base import from_config, to_config
 from softprune.methods.transforms import SoftThreshold
 from softprune.ops import soft_threshold
-from softprune.records import parse_json, write_whole
+from softprune.records import BUDGET, parse_json, write_whole
 
 if TYPE_CHECKING:
     from softprune.core.sparsifier import Sparsifier
@@ -194,7 +194,7 @@ def read_str_checkpoint(path: str | Path) -> tuple[dict[str, Tensor], Budget]:
 def write_sparse_weights(weights: dict[str, Tensor], budget: Budget, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / "model.safetensors", weights)
-    budget.save(folder / "budget.json")
+    budget.save(folder / BUDGET)
 
 
 # State on disk: one safetensors file that holds the tensors and, in its header, everything else.
@@ -202,7 +202,6 @@ def write_sparse_weights(weights: dict[str, Tensor], budget: Budget, folder: Pat
 FORMAT = "softprune-state"
 VERSION = 1
 STATE_FILE = "state.safetensors"
-BUDGET_FILE = "budget.json"
 
 
 def snapshot(sparsifier: Sparsifier) -> dict[str, Any]:
@@ -314,7 +313,7 @@ def save_folder(sparsifier: Sparsifier, folder: Path) -> None:
         if not together or dist.get_rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
             write_state(folder / STATE_FILE, tensors, snapshot(sparsifier))
-            budget.save(folder / BUDGET_FILE)
+            budget.save(folder / BUDGET)
     finally:
         if together:
             dist.barrier()

@@ -98,6 +98,13 @@ class GoalConfig(Section):
     def long_form(cls, data: Any) -> Any:
         return {"sparsity": float(data)} if isinstance(data, int | float) and not isinstance(data, bool) else data
 
+    @field_validator("rank")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if given is not None:
+            GOALS["rank"].configured(given, "managed")
+        return given
+
     @model_validator(mode="after")
     def _one_total(self) -> GoalConfig:
         totals, known = [kind for key, kind in GOALS.items() if getattr(self, key, None) is not None], list(GOALS)
@@ -109,8 +116,8 @@ class GoalConfig(Section):
         if self.scope != "managed" and (self.budget is not None or not all(kind.scoped for kind in totals)):
             scoped = " and ".join(kind.key for kind in GOALS.values() if kind.scoped)
             raise ValueError(f"scope {self.scope} is for {scoped} without a budget; leave it out")
-        goal = self.total()
-        if goal is not None and self.budget is not None:
+        goal = self.total() if self.budget is not None else None
+        if goal is not None:
             try:
                 goal.check_allocatable()
             except ValueError as error:
