@@ -122,3 +122,13 @@ def test_a_function_of_ones_own_is_scaled_there_and_back():
     assert float(g(torch.tensor(0.0))) == 1.0
     # 2 * sigmoid(s) = 0.5 at s = log(1 / 3).
     assert float(g.inverse(torch.tensor(0.5))) == pytest.approx(math.log(1 / 3), rel=1e-6)
+
+
+def test_without_bounds_a_function_is_looked_at_from_minus_twenty_to_zero():
+    def only_between(low, high):
+        return lambda s: torch.where((s < low) | (s > high), torch.nan, torch.sigmoid(s))
+
+    assert Custom(f=only_between(-20.0, 0.0), f_inverse=torch.logit).scale == 1.0
+    for ends in ((-19.99, 0.0), (-20.0, -0.01)):
+        with pytest.raises(ValueError, match="g is not finite"):
+            Custom(f=only_between(*ends), f_inverse=torch.logit)

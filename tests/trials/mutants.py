@@ -129,6 +129,12 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     ("goals/base.py", "return fixed + sum(", "fixed + sum((cost.at(0.0) for cost in costs)) -> ",
      "no weights cost nothing"),
     ("goals/goal.py", "hint = ", "0 < number < 1 -> 0 < number <= 1", "1 is a whole number, and not refused"),
+    ("ops/threshold.py", "return grad, None, None", "return (grad, None, None) -> return None",
+     "it runs for thresholds with a gradient alone"),
+    ("ops/recurrence/fused.py", "KEPT = 4", "4 -> 5", "how many arrays wait is a matter of memory and time alone"),
+    ("ops/recurrence/fused.py", "def fused(", "torch.library.custom_op('softprune::fastgrnn', mutates_args=(), dev",
+     "tensors of other devices do not come here"),
+    ("methods/transforms.py", "def _apply(", "True -> False", "a transform has no modules inside"),
 )  # fmt: skip
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -180,6 +180,13 @@ def test_other_instruction_sets_and_none_give_the_same(variable, value):
     assert float(error) < 1e-5
 
 
+def test_where_not_all_is_single_precision_the_loop_computes():
+    tensors = problem(samples=2, steps=1, features=3, hidden=4)
+    mixed = tensors | {name: tensors[name].detach().double() for name in ("gate_bias", "update_bias")}
+    found, expected = (f(mixed["x"], **{k: v for k, v in mixed.items() if k != "x"}) for f in (fastgrnn, fastgrnn_loop))
+    assert found[0].dtype == torch.float64 and torch.equal(found[0], expected[0])
+
+
 @pytest.mark.slow
 def test_torch_compile_keeps_it_whole():
     tensors = problem(samples=3, steps=4, features=2, hidden=5)
