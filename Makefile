@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test unit check format clean
+.PHONY: help demo test unit check walks format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -29,6 +29,10 @@ check: $(READY)  ## lint, format, types, import contracts, assertion check
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_assertions.py tests
 	$(BIN)/python tools/house.py --no-walks --check
+
+walks: $(READY)  ## how many files a step, a run and the like pass, and whether docs/architecture.md shows them
+	$(BIN)/python tools/house.py --check
+	$(BIN)/python tools/pictures.py
 
 format: $(READY)  ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
