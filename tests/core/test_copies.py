@@ -211,30 +211,28 @@ def test_baking_the_average_leaves_the_live_model_managed():
 # other processes
 
 
-def _answer(model, x, queue):
+def _answer(given, queue):
     torch.set_num_threads(1)
     with torch.no_grad():
-        out = model(x)
-    targets = managed_targets(model)
-    queue.put((out.numpy().tobytes(), [t.name for t in targets]))
+        queue.put([(model(x).numpy().tobytes(), [t.name for t in managed_targets(model)]) for model, x in given])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("build", "inputs"), MODELS)
-def test_a_spawned_process_gets_the_managed_model(build, inputs):
-    model, _, _ = _trained(build, inputs, STR(s_init=-2.0))
-    x = inputs()
+def test_a_spawned_process_gets_the_managed_models():
+    parts = [model.values[:2] for model in MODELS]
+    given = [(_trained(build, inputs, STR(s_init=-2.0))[0], inputs()) for build, inputs in parts]
     context = mp.get_context("spawn")
     queue = context.SimpleQueue()
-    process = context.Process(target=_answer, args=(model, x, queue))
+    process = context.Process(target=_answer, args=(given, queue))
     process.start()
     try:
         process.join(120)
         assert process.exitcode == 0
-        answer, names = queue.get()
+        answers = queue.get()
     finally:
         process.kill()
-    assert names == [t.name for t in managed_targets(model)]
-    with torch.no_grad():  # as there: torch's recurrent layers take another kernel for inference
-        expected = model(x)
-    assert answer == expected.numpy().tobytes()
+    assert len(answers) == len(MODELS)
+    for (model, x), (answer, names) in zip(given, answers, strict=True):
+        assert names == [t.name for t in managed_targets(model)]
+        with torch.no_grad():  # as there: torch's recurrent layers take another kernel for inference
+            assert answer == model(x).numpy().tobytes()

@@ -9,6 +9,8 @@ import sys
 import pytest
 from launch import SEVERAL_PROCESSES, WORKERS, torchrun
 
+from warm import run_on_two
+
 pytestmark = SEVERAL_PROCESSES
 
 
@@ -81,7 +83,7 @@ def test_torchrun_hears_of_a_failure_in_the_middle_of_training(tmp_path, monkeyp
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_torchrun_hears_of_a_mistake(tmp_path):
-    done = torchrun(2, "-m", "softprune", "train", "digits/str", "optimizer.momentun=0.9", check=False)
+def test_two_processes_end_at_a_mistake_with_its_words():
+    done = run_on_two("-m", "softprune", "train", "digits/str", "optimizer.momentun=0.9", check=False)
     assert done.returncode == 1
     assert "did you mean optimizer.momentum?" in " ".join(done.stderr.split())

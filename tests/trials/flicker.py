@@ -208,13 +208,15 @@ class Record:
             self.units.setdefault(name, {"runs": 0, "forked": 0, "failed": 0, "seconds": 0.0, "failures": []})
         # How busy the machine was when each run ended: processes that ran or waited for a core, over the last minute.
         self.busy: list[float] = known.get("load averages", [])
+        # A trial may go on elsewhere, on later sources: how many runs each processor has made.
+        before = {known["processor"]: known["runs"]} if "processor" in known else {}
+        self.processors: dict[str, int] = known.get("runs by processor", before)
         self.facts = {
             "what": "a unit is two processes, as the distributed tests start them; forked: not by torchrun",
             "load": f"{load} busy loops beside each run",
             "softprune": __version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "processor": processor(),
             "cores": os.cpu_count(),
             "began": known.get("began") or datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
@@ -227,6 +229,7 @@ class Record:
     def add(self, name: str, found: dict[str, Any], *, forked: bool = False) -> None:
         unit = self.units[name]
         unit["runs"] += 1
+        self.processors[processor()] = self.processors.get(processor(), 0) + 1
         unit["forked"] = unit.get("forked", 0) + forked
         unit["seconds"] = round(unit["seconds"] + found["seconds"], 2)
         self.busy.append(round(os.getloadavg()[0], 2))
@@ -245,6 +248,7 @@ class Record:
             "complete": complete,
             "fewest runs of a unit": least,
             **totals,
+            "runs by processor": self.processors,
             "load average": {
                 "least": min(self.busy, default=0),
                 "median": median(self.busy or [0]),

@@ -1,8 +1,6 @@
 """The fused operator: what the loop computes, on every instruction set, for every shape."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 from sequences import as_double, problem, run, worst, worst_of_terms
 from torch.autograd import forward_ad
 
+import warm
 from softprune.ops.recurrence import CURVES, fastgrnn, fastgrnn_loop
 from softprune.ops.recurrence import fused as library
 from softprune.ops.recurrence.fused import fused
@@ -169,12 +168,10 @@ print(library().level if library() else None, max(errors.values()))
 
 
 @pytest.mark.parametrize(("variable", "value"), [("_LEVEL", "portable"), ("_LEVEL", "avx2"), ("", "none")])
-def test_other_instruction_sets_and_none_give_the_same(variable, value):
-    import softprune
-
-    paths = os.pathsep.join([str(Path(softprune.__file__).parents[1]), str(Path(__file__).parent)])
-    environment = {**os.environ, f"SOFTPRUNE_KERNELS{variable}": value, "PYTHONPATH": paths}
-    done = subprocess.run([sys.executable, "-c", LEVELS], env=environment, capture_output=True, text=True, check=True)
+def test_other_instruction_sets_and_none_give_the_same(variable, value, tmp_path):
+    script = tmp_path / "levels.py"
+    script.write_text(f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\n{LEVELS}")
+    done = warm.run(script, env={**os.environ, f"SOFTPRUNE_KERNELS{variable}": value})
     level, error = done.stdout.split()
     assert level in ({"none": ("None",), "avx2": ("avx2", "portable")}.get(value, (value,)))
     assert float(error) < 1e-5
