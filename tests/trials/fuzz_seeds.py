@@ -29,7 +29,7 @@ POINT = {"stride": [1, 1], "padding": [0, 0], **CONV}
 def write_seeds(folder: Path, *, exported: bool = True) -> list[Path]:
     """Write all files; those that torch exports only if asked for and where it is installed."""
     written = [_image(folder), _tokens(folder), _blocks(folder), _depthwise(folder), _numbers(folder)]
-    written += [_bytes(folder, "residual", residual_network()), _bytes(folder, "rows", token_network())]
+    written += [write_bytes(folder, "residual", residual_network()), write_bytes(folder, "rows", token_network())]
     if not exported:
         return written
     try:
@@ -140,7 +140,7 @@ def _numbers(folder: Path) -> Path:
     return write_net(folder / "numbers.spx", {"x": (30,), "z": (40,)}, ops, weights, outputs=["y", "o"])
 
 
-def _bytes(folder: Path, name: str, graph: Graph) -> Path:
+def write_bytes(folder: Path, name: str, graph: Graph) -> Path:
     """A network of bytes."""
     path = folder / f"{name}.spx"
     write_tensors(path, *spx_content(graph))

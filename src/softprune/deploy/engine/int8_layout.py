@@ -53,8 +53,11 @@ class Numbering:
 
     @property
     def margin(self) -> int:
-        """Bytes before the first place and behind the last tile that a kernel may reach."""
-        return up((self.gap + 1) * self.pitch) if self.apart else 0
+        """Bytes before the first place and behind the last tile that a kernel may reach.
+
+        It may do so where nothing lies between the pixels: of an output that its padding has made wider.
+        """
+        return up((self.gap + 1) * self.pitch)
 
     @property
     def apart(self) -> bool:
