@@ -105,6 +105,12 @@ def residual_network() -> Graph:
     return net.give(logits, (both, 0), (rows, 5), (looked, 0))
 
 
+def _one_pool(size: tuple[int, int], **fields: list[int]) -> Graph:
+    net = Network((5, *size))
+    steps = {"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1], "dilation": [1, 1], "ceil_mode": False}
+    return net.give((net.op("max_pool2d", net.quantize(), **(steps | fields)), 128))
+
+
 def linear_network(shape: tuple[int, ...]) -> Graph:
     net = Network(shape)
     first = net.linear(net.quantize(), shape[-1], 50, zero=128, out_zero=100)
@@ -129,6 +135,15 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
     "stride 2": lambda: _one_conv((16, 8, 3, 3), stride=2),
     "stride 2, one pixel": lambda: _one_conv((16, 8, 1, 1), (13, 13), stride=2),
     "stride 2, odd": lambda: _one_conv((16, 3, 7, 7), (33, 31), stride=2),
+    "stride 2, small": lambda: _one_conv((5, 3, 1, 1), (7, 7), stride=2),
+    "stride 2, tiny": lambda: _one_conv((5, 3, 3, 3), (3, 2), stride=2),
+    "stride 2, flat": lambda: _one_conv((5, 3, 3, 3), (5, 131), stride=2),
+    "stride 2, tall": lambda: _one_conv((5, 3, 1, 1), (70, 64), stride=2),
+    "pool": lambda: _one_pool((15, 14)),
+    "pool of wide rows": lambda: _one_pool((6, 150), kernel=[2, 3], padding=[0, 1]),
+    "pool, stride 1": lambda: _one_pool((9, 70), stride=[1, 1], kernel=[5, 5], padding=[2, 2]),
+    "pool, stride 3": lambda: _one_pool((20, 100), stride=[3, 3], dilation=[2, 2]),
+    "pool of everything": lambda: _one_pool((6, 7), kernel=[6, 7], padding=[0, 0], stride=[6, 7]),
     "stride 3": lambda: _one_conv((16, 8, 3, 3), stride=3),
     "dilated": lambda: _one_conv((16, 8, 5, 5), dilation=2),
     "one row": lambda: _one_conv((16, 8, 1, 3)),

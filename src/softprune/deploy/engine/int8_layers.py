@@ -380,7 +380,7 @@ def _add_split(b: Builder, op: Op, source: Value8, geometry: Geometry, copy: Val
         target = side_of(b, copy, plane=plane, planes=count)
         planes[phase] = target.base.data
     strides = side.image, side.channel, side.row, target.image, target.channel, target.row
-    record = Split8(side.base.data, *planes.values(), *strides, *b.shapes[op.inputs[0]])
+    record = Split8(side.base.data, *planes.values(), *strides, *b.shapes[op.inputs[0]], copy.around)
     b.program.add(op.path, "planes", record, [source.buffer, copy.buffer])
 
 

@@ -9,8 +9,18 @@ import numpy as np
 
 from softprune.deploy.engine.elementwise import merged_rows
 from softprune.deploy.engine.grid import Geometry, view_as
-from softprune.deploy.engine.int8_layout import MANY_ROWS, Bytes, Numbering, Value8, number, rows_of, tile_bytes, up
-from softprune.deploy.engine.library import Move8, Pool8, Side8
+from softprune.deploy.engine.int8_layout import (
+    MANY_ROWS,
+    TILE,
+    Bytes,
+    Numbering,
+    Value8,
+    number,
+    rows_of,
+    tile_bytes,
+    up,
+)
+from softprune.deploy.engine.library import Mean8, Move8, Pool8, Side8
 from softprune.deploy.engine.memory import Builder
 from softprune.deploy.format.graph import Array, Op
 from softprune.deploy.format.shapes import Shape
@@ -115,10 +125,47 @@ def lower_quantize(b: Builder, op: Op) -> None:
 
 
 def lower_dequantize(b: Builder, op: Op) -> None:
+    if _mean_of(b, op) is not None:
+        b.values8[op.output] = b.values8[op.inputs[0]]  # summed as it is
+        return
     source, array = b.values8[op.inputs[0]], b.new(op.output)
     out = float_side(b, op.path, array, b.shapes[op.output])
     scale, zero = op.fields["scale"], op.fields["zero"]
     add_move(b, op.path, "dequantize", out, side_of(b, source), source.size, DEQUANTIZE, scale=scale, zero=zero)
+
+
+def _mean_of(b: Builder, op: Op) -> Op | None:
+    """The mean over all pixels that alone reads what a dequantization makes: bytes are summed exactly."""
+    readers = [other for other in b.graph.ops if op.output in other.reads]
+    shape = b.shapes[op.output]
+    if len(readers) != 1 or op.output in b.graph.outputs or rows_of(shape) is not None or 0 in shape:
+        return None
+    axes = {"mean": readers[0].fields.get("axes"), "adaptive_avg_pool2d": [2, 3]}.get(readers[0].kind)
+    whole = readers[0].kind == "mean" or readers[0].fields["size"] == [1, 1]
+    return readers[0] if axes is not None and whole and sorted(axis % 4 for axis in axes) == [2, 3] else None
+
+
+def lower_mean(b: Builder, op: Op) -> None:
+    """The mean over all pixels of what is dequantized."""
+    source = b.values8[op.inputs[0]]
+    made = next(other for other in b.graph.ops if other.output == op.inputs[0])
+    out, n = b.new(op.output), source.numbering
+    assert n is not None
+    tiles, masks, start = [], [], [0]
+    for image in n.pixels.reshape(n.images, -1):
+        for tile in np.unique(image // TILE):
+            tiles.append(tile)
+            masks.append(np.isin(np.arange(TILE) + tile * TILE, image) * np.uint8(255))
+        start.append(len(tiles))
+    pixels = n.height * n.width
+    tables = np.array(tiles, np.int32), np.array(start, np.int32), np.array(masks, np.uint8)
+    factor = float(np.float32(made.fields["scale"]) / np.float32(pixels))
+    record = Mean8(
+        source.start, out.ctypes.data, *(table.ctypes.data for table in tables),
+        *source.strides, out.strides[0] // 4, out.strides[1] // 4,
+        n.images, source.channels, pixels, made.fields["zero"], factor,
+    )  # fmt: skip
+    b.program.add(op.path, op.kind, record, [*tables, source.buffer, out])
 
 
 def zero_of(b: Builder, name: str) -> int:
@@ -246,11 +293,11 @@ def lower_max_pool(b: Builder, op: Op) -> None:
         add_move(b, op.path, "gather", side_of(b, plain), image_side(b, source, shape), shape)
         source = temporary(b, plain)
     kernel, stride, pad, dilation = (op.fields[key] for key in ("kernel", "stride", "padding", "dilation"))
-    span = up(max(shape[3] + 2 * pad[1], (out_shape[3] - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1))
+    span = up(max(shape[3] + 2 * pad[1], (out_shape[3] - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1) + TILE)
     scratch = np.zeros((b.threads, 2, span), np.uint8)
     side, to = side_of(b, source), image_side(b, out, out_shape)
     addresses = side.base.data, to.base.data, scratch.ctypes.data
-    strides = side.image, side.channel, side.row, to.image, to.channel, to.row, 2 * span, span
+    strides = side.image, side.channel, side.row, to.image, to.channel, to.row, 2 * span
     record = Pool8(*addresses, *strides, *shape, *out_shape[2:], *kernel, *stride, *pad, *dilation)
     b.program.add(op.path, op.kind, record, [scratch, source.buffer, out.buffer])
 

@@ -211,7 +211,7 @@ class Pool8(c.Structure):
 
     _fields_ = (
         *_fields(Pointer, "input out scratch"),
-        *_fields(Long, "in_image in_channel in_row out_image out_channel out_row scratch_stride span"),
+        *_fields(Long, "in_image in_channel in_row out_image out_channel out_row scratch_stride"),
         *_fields(Long, "images channels rows columns out_rows out_columns"),
         *_fields(Long, "kernel_h kernel_w stride_h stride_w pad_h pad_w dilation_h dilation_w"),
     )
@@ -222,7 +222,18 @@ class Split8(c.Structure):
 
     _fields_ = (
         *_fields(Pointer, "input even even_odd odd_even odd"),
-        *_fields(Long, "in_image in_channel in_row out_image out_channel out_row images channels rows columns"),
+        *_fields(Long, "in_image in_channel in_row out_image out_channel out_row images channels rows columns around"),
+    )
+
+
+class Mean8(c.Structure):
+    """Means over the pixels of each channel."""
+
+    _fields_ = (
+        *_fields(Pointer, "input out tiles start masks"),
+        *_fields(Long, "in_channel in_tile out_image out_channel images channels pixels"),
+        *_fields(Int, "zero"),
+        *_fields(Float, "factor"),
     )
 
 
@@ -230,7 +241,7 @@ Record = type[c.Structure]
 # In the order of the enumeration Kind.
 KINDS: tuple[Record, ...] = (
     *(Sparse, Dense, Maps, Pool, Reduce, Matmul, Linear, Resize, Depthwise, Clear, Wavefront),
-    *(Conv8, Depthwise8, Linear8, Move8, Pool8, Split8),
+    *(Conv8, Depthwise8, Linear8, Move8, Pool8, Split8, Mean8),
 )
 ABI = 5
 # Results and arguments of the functions, whose names begin with spx_.

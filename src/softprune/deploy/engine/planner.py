@@ -15,7 +15,7 @@ from softprune.deploy.engine.memory import Arena, Builder
 from softprune.deploy.format.graph import Array, Op
 from softprune.deploy.format.operations import infer
 from softprune.deploy.format.spx import Model
-from softprune.deploy.format.value_kinds import BYTE, infer_kinds
+from softprune.deploy.format.value_kinds import infer_kinds
 
 
 def _lower_conv2d(b: Builder, op: Op) -> None:
@@ -60,7 +60,7 @@ LOWERING: dict[str, Callable[[Builder, Op], None]] = {
     "conv2d_int8": int8_layers.lower_conv,
     "linear_int8": int8_layers.lower_linear,
 }
-# The same for those that also move bytes.
+# The same for those that also read bytes.
 LOWERING8: dict[str, Callable[[Builder, Op], None]] = {
     "identity": int8_moves.lower_identity,
     "reshape": int8_moves.lower_reshape,
@@ -68,6 +68,8 @@ LOWERING8: dict[str, Callable[[Builder, Op], None]] = {
     "slice": int8_moves.lower_slice,
     "concat": int8_moves.lower_concat,
     "max_pool2d": int8_moves.lower_max_pool,
+    "mean": int8_moves.lower_mean,
+    "adaptive_avg_pool2d": int8_moves.lower_mean,
 }
 
 
@@ -135,8 +137,8 @@ def build(model: Model, library: KernelLibrary, *, batch: int, threads: int) -> 
     pending: set[str] = set()
     halos = HaloClearing(builder)
     for place, op in enumerate(graph.ops):
-        moves_bytes = op.kind in LOWERING8 and kinds[op.output] == BYTE
-        (LOWERING8 if moves_bytes else LOWERING)[op.kind](builder, op)
+        reads_bytes = op.kind in LOWERING8 and op.inputs[0] in builder.values8
+        (LOWERING8 if reads_bytes else LOWERING)[op.kind](builder, op)
         begins[place] = len(builder.program.steps) - 1
         pending |= {*op.reads, op.output}
         # In a wavefront the first convolution still reads its input while the last one writes its output.

@@ -275,7 +275,7 @@ struct Pool8 {
   const uint8_t* in;
   uint8_t* out;
   uint8_t* scratch;
-  int64_t in_image, in_channel, in_row, out_image, out_channel, out_row, scratch_stride, span;
+  int64_t in_image, in_channel, in_row, out_image, out_channel, out_row, scratch_stride;
   int64_t images, channels, rows, columns, out_rows, out_columns;
   int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
 };
@@ -284,13 +284,25 @@ struct Split8 {
   const uint8_t* in;
   uint8_t* planes[4];  // even and odd columns of even rows, then of odd rows; null if not wanted
   int64_t in_image, in_channel, in_row, out_image, out_channel, out_row;
-  int64_t images, channels, rows, columns;
+  int64_t images, channels, rows, columns, around;  // `around`: what lies between the pixels
+};
+
+struct Mean8 {
+  const uint8_t* in;
+  float* out;
+  const int32_t* tiles;   // of each image, those that hold its pixels
+  const int32_t* start;   // images + 1 places in them
+  const uint8_t* masks;   // 64 for each of them: 255 where a lane is a pixel of the image
+  int64_t in_channel, in_tile, out_image, out_channel;
+  int64_t images, channels, pixels;
+  int32_t zero;
+  float factor;
 };
 
 // The kinds from kConv8 on are those of the table of integer kernels.
 enum Kind : int32_t {
   kSparse, kDense, kMaps, kPool, kReduce, kMatmul, kLinear, kResize, kDepthwise, kClear, kGroup,
-  kConv8, kDepthwise8, kLinear8, kMove8, kPool8, kSplit8, kKinds,
+  kConv8, kDepthwise8, kLinear8, kMove8, kPool8, kSplit8, kMean8, kKinds,
 };
 
 // Which share of an operation a thread does; of a convolution possibly only tiles [first, last).

@@ -261,37 +261,24 @@ void run_move8(const void* record, const spx::Share& share) {
   }
 }
 
-SPX_INLINE void raise(uint8_t* __restrict to, const uint8_t* __restrict from, int64_t count) {
-  for (int64_t x = 0; x < count; x++) to[x] = to[x] > from[x] ? to[x] : from[x];
-}
-
 // The largest byte of each window; what lies outside of the image counts as 0.
 void run_pool8(const void* record, const spx::Share& share) {
   const spx::Pool8 op = *static_cast<const spx::Pool8*>(record);
   const int64_t planes = op.images * op.channels;
   const int64_t begin = planes * share.part / share.parts, end = planes * (share.part + 1) / share.parts;
-  uint8_t* largest = op.scratch + share.part * op.scratch_stride;
-  uint8_t* wide = largest + op.scratch_stride / 2;
-  const int64_t count = (op.out_columns - 1) * op.stride_w + 1;
-  std::memset(largest, 0, op.span);
+  uint8_t* scratch = op.scratch + share.part * op.scratch_stride;
   for (int64_t p = begin; p < end; p++) {
     const int64_t n = p / op.channels, c = p % op.channels;
     const uint8_t* in = op.in + n * op.in_image + c * op.in_channel;
     uint8_t* out = op.out + n * op.out_image + c * op.out_channel;
     for (int64_t y = 0; y < op.out_rows; y++) {
-      // The largest of the rows, between zeros.
-      std::memset(largest + op.pad_w, 0, op.columns);
-      for (int64_t k = 0; k < op.kernel_h; k++) {
-        const int64_t row = y * op.stride_h - op.pad_h + k * op.dilation_h;
-        if (row >= 0 && row < op.rows) raise(largest + op.pad_w, in + row * op.in_row, op.columns);
-      }
-      std::memcpy(wide, largest, count);
-      for (int64_t k = 1; k < op.kernel_w; k++) raise(wide, largest + k * op.dilation_w, count);
-      uint8_t* to = out + y * op.out_row;
-      if (op.stride_w == 1) std::memcpy(to, wide, op.out_columns);
-      else if (op.stride_w == 2) split_bytes(to, nullptr, wide, op.out_columns);
-      else
-        for (int64_t x = 0; x < op.out_columns; x++) to[x] = wide[x * op.stride_w];
+      const int64_t top = y * op.stride_h - op.pad_h;
+      // The first and the last row of the window that lie inside.
+      const int64_t first = top < 0 ? (op.dilation_h - 1 - top) / op.dilation_h : 0;
+      const int64_t room = op.rows - 1 - top, last = room < 0 ? -1 : room / op.dilation_h;
+      const int64_t stop = last + 1 < op.kernel_h ? last + 1 : op.kernel_h;
+      const uint8_t* row = in + (top + first * op.dilation_h) * op.in_row;
+      pool_row(row, op.dilation_h * op.in_row, stop - first, op, out + y * op.out_row, scratch);
     }
   }
 }
@@ -299,24 +286,43 @@ void run_pool8(const void* record, const spx::Share& share) {
 // Images whose rows and columns are dealt out to a plane for each phase of a stride of two.
 void run_split8(const void* record, const spx::Share& share) {
   const spx::Split8 op = *static_cast<const spx::Split8*>(record);
+  const bool odd_rows = op.planes[2] || op.planes[3], even_rows = op.planes[0] || op.planes[1];
+  const int64_t first = even_rows ? 0 : 1, step = odd_rows && even_rows ? 1 : 2;
+  const uint8_t behind = (uint8_t)op.around;
   const int64_t lines = op.images * op.channels;
   const int64_t begin = lines * share.part / share.parts, end = lines * (share.part + 1) / share.parts;
   for (int64_t line = begin; line < end; line++) {
     const int64_t n = line / op.channels, c = line % op.channels;
-    for (int64_t y = 0; y < op.rows; y++) {
-      const uint8_t* from = op.in + n * op.in_image + c * op.in_channel + y * op.in_row;
-      uint8_t* planes[2];
-      for (int x = 0; x < 2; x++) {
-        uint8_t* plane = op.planes[y % 2 * 2 + x];
-        planes[x] = plane ? plane + n * op.out_image + c * op.out_channel + y / 2 * op.out_row : nullptr;
-      }
-      if (planes[0]) split_bytes(planes[0], planes[1], from, (op.columns + 1) / 2, op.columns / 2);
-      else if (planes[1]) split_bytes(planes[1], nullptr, from + 1, op.columns / 2);
+    const uint8_t* in = op.in + n * op.in_image + c * op.in_channel;
+    const int64_t plane = n * op.out_image + c * op.out_channel;
+    for (int64_t y = first; y < op.rows; y += step) {
+      const uint8_t* from = in + y * op.in_row;
+      const int64_t at = plane + (y >> 1) * op.out_row;
+      uint8_t *even = op.planes[y & 1 ? 2 : 0], *odd = op.planes[y & 1 ? 3 : 1];
+      // What is written behind a row is written over by those below it, as far as they reach.
+      const int64_t below = (op.rows - 1 - y) / 2 * op.out_row + op.columns / 2;
+      const bool exact = below < (op.columns + 63) / 64 * 32;
+      if (even) split_bytes(even + at, odd ? odd + at : nullptr, from, (op.columns + 1) / 2, op.columns / 2, behind, exact);
+      else if (odd) split_bytes(odd + at, nullptr, from + 1, op.columns / 2, 0, behind, exact);
     }
+  }
+}
+
+// Means over the pixels of each channel, as floats.
+void run_mean8(const void* record, const spx::Share& share) {
+  const spx::Mean8 op = *static_cast<const spx::Mean8*>(record);
+  const int64_t lines = op.images * op.channels;
+  const int64_t begin = lines * share.part / share.parts, end = lines * (share.part + 1) / share.parts;
+  for (int64_t line = begin; line < end; line++) {
+    const int64_t n = line / op.channels, c = line % op.channels;
+    int64_t sum = 0;
+    for (int64_t i = op.start[n]; i < op.start[n + 1]; i++)
+      sum += sum_tile(op.in + c * op.in_channel + op.tiles[i] * op.in_tile, op.masks + 64 * i);
+    op.out[n * op.out_image + c * op.out_channel] = (float)(sum - op.pixels * op.zero) * op.factor;
   }
 }
 
 }  // namespace
 
 #define SPX_TABLE8(label) \
-  {label, kLanes, {run_conv8, run_depthwise8, run_linear8, run_move8, run_pool8, run_split8}}
+  {label, kLanes, {run_conv8, run_depthwise8, run_linear8, run_move8, run_pool8, run_split8, run_mean8}}

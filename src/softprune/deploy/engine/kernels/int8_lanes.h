@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "abi.h"
+
 #if defined(SPX_VNNI512) || defined(SPX_VNNI256)
 #include <immintrin.h>
 #endif
@@ -79,19 +81,21 @@ SPX_INLINE void store_bytes(const Sums& s, float factor, const Store8& to, const
   __m512 y[4];
   for (int i = 0; i < 4; i++) y[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(s.part[i]), times);
   if (residual) {
-    const __m512i none = _mm512_setzero_si512(), x = _mm512_loadu_si512(residual);
+    // A byte below the upper half of 2^23 as a float is that number of 2^23 plus the byte: no conversion is needed.
+    const __m512i none = _mm512_setzero_si512(), upper = _mm512_set1_epi16(0x4B00), x = _mm512_loadu_si512(residual);
     const __m512i low = _mm512_unpacklo_epi8(x, none), high = _mm512_unpackhi_epi8(x, none);
-    const __m512i wide[4] = {_mm512_unpacklo_epi16(low, none), _mm512_unpackhi_epi16(low, none),
-                             _mm512_unpacklo_epi16(high, none), _mm512_unpackhi_epi16(high, none)};
-    const __m512 zero = _mm512_set1_ps((float)to.residual_zero), scale = _mm512_set1_ps(to.residual_factor);
+    const __m512i wide[4] = {_mm512_unpacklo_epi16(low, upper), _mm512_unpackhi_epi16(low, upper),
+                             _mm512_unpacklo_epi16(high, upper), _mm512_unpackhi_epi16(high, upper)};
+    const __m512 zero = _mm512_set1_ps((float)(8388608 + to.residual_zero)), scale = _mm512_set1_ps(to.residual_factor);
     for (int i = 0; i < 4; i++)
-      y[i] = _mm512_add_ps(y[i], _mm512_mul_ps(_mm512_sub_ps(_mm512_cvtepi32_ps(wide[i]), zero), scale));
+      y[i] = _mm512_add_ps(y[i], _mm512_mul_ps(_mm512_sub_ps(_mm512_castsi512_ps(wide[i]), zero), scale));
   }
   const __m512i zero = _mm512_set1_epi16((short)to.zero);
   const __m512i low = _mm512_packs_epi32(_mm512_cvtps_epi32(y[0]), _mm512_cvtps_epi32(y[1]));
   const __m512i high = _mm512_packs_epi32(_mm512_cvtps_epi32(y[2]), _mm512_cvtps_epi32(y[3]));
   Bytes q = _mm512_packus_epi16(_mm512_adds_epi16(low, zero), _mm512_adds_epi16(high, zero));
-  q = _mm512_min_epu8(_mm512_max_epu8(q, _mm512_set1_epi8((char)to.low)), _mm512_set1_epi8((char)to.high));
+  if (to.low > 0 || to.high < 255)
+    q = _mm512_min_epu8(_mm512_max_epu8(q, _mm512_set1_epi8((char)to.low)), _mm512_set1_epi8((char)to.high));
   // Lanes between the pixels hold the zero of the value.
   if (mask) q = _mm512_ternarylogic_epi32(_mm512_loadu_si512(mask), q, _mm512_set1_epi8((char)to.zero), 0xCA);
   _mm512_storeu_si512(out, q);
@@ -122,16 +126,53 @@ SPX_INLINE int32_t dot(const uint8_t* x, const int8_t* w, int64_t count) {
   return _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
 }
 
-// The even bytes of a row, and if wanted the odd ones; nothing is read or written behind them.
-SPX_INLINE void split_bytes(uint8_t* even, uint8_t* odd, const uint8_t* from, int64_t count, int64_t odd_count = 0) {
+SPX_INLINE __mmask64 first_bytes(int64_t count) { return count >= 64 ? ~0ull : (1ull << count) - 1; }
+
+// The even bytes of a row, and if wanted the odd ones; up to 31 bytes behind them become `behind`, or none if `exact`.
+SPX_INLINE void split_bytes(uint8_t* even, uint8_t* odd, const uint8_t* from, int64_t count, int64_t odd_count,
+                            uint8_t behind, bool exact) {
+  const __m512i rest = _mm512_set1_epi8((char)behind);
+  const int64_t bytes = odd_count < count ? 2 * count - 1 : 2 * count;
   for (int64_t i = 0; i < count; i += 32) {
-    const int64_t left = count - i, odds = odd_count - i, bytes = odd && odds > 0 ? left + (odds < 32 ? odds : 32) : 2 * left - 1;
-    const __mmask64 reads = left > 32 || bytes >= 64 ? ~0ull : (1ull << bytes) - 1;
-    const __m512i v = _mm512_maskz_loadu_epi8(reads, from + 2 * i);
-    _mm256_mask_storeu_epi8(even + i, left >= 32 ? ~0u : (1u << left) - 1, _mm512_cvtepi16_epi8(v));
-    if (odd && odds > 0)
-      _mm256_mask_storeu_epi8(odd + i, odds >= 32 ? ~0u : (1u << odds) - 1, _mm512_cvtepi16_epi8(_mm512_srli_epi16(v, 8)));
+    const __m512i v = _mm512_mask_loadu_epi8(rest, first_bytes(bytes - 2 * i), from + 2 * i);
+    const __m256i evens = _mm512_cvtepi16_epi8(v), odds = _mm512_cvtepi16_epi8(_mm512_srli_epi16(v, 8));
+    if (exact) {
+      _mm256_mask_storeu_epi8(even + i, (__mmask32)first_bytes(count - i), evens);
+      if (odd && odd_count > i) _mm256_mask_storeu_epi8(odd + i, (__mmask32)first_bytes(odd_count - i), odds);
+    } else {
+      _mm256_storeu_si256((__m256i*)(even + i), evens);
+      if (odd) _mm256_storeu_si256((__m256i*)(odd + i), odds);
+    }
   }
+}
+
+// One row of the largest bytes of windows: of `count` rows of an image and, in each, of the columns that a window has.
+SPX_INLINE void pool_row(const uint8_t* in, int64_t row_step, int64_t count, const spx::Pool8& op, uint8_t* out,
+                         uint8_t* scratch) {
+  const int64_t wanted = (op.out_columns - 1) * op.stride_w + 1;
+  for (int64_t i = 0; i < wanted; i += 64) {
+    __m512i v = _mm512_setzero_si512();
+    for (int64_t x = 0; x < op.kernel_w; x++) {
+      // Lane l is column begin + l of the image, if there is one.
+      const int64_t begin = i + x * op.dilation_w - op.pad_w, last = op.columns - begin;
+      if (last <= 0 || begin <= -64) continue;
+      const __mmask64 inside = first_bytes(last) & (begin < 0 ? ~first_bytes(-begin) : ~0ull);
+      for (int64_t y = 0; y < count; y++)
+        v = _mm512_max_epu8(v, _mm512_maskz_loadu_epi8(inside, in + y * row_step + begin));
+    }
+    if (op.stride_w == 1) _mm512_mask_storeu_epi8(out + i, first_bytes(wanted - i), v);
+    else if (op.stride_w == 2)
+      _mm256_mask_storeu_epi8(out + i / 2, (__mmask32)first_bytes(op.out_columns - i / 2), _mm512_cvtepi16_epi8(v));
+    else _mm512_storeu_si512(scratch + i, v);
+  }
+  if (op.stride_w > 2)
+    for (int64_t x = 0; x < op.out_columns; x++) out[x] = scratch[x * op.stride_w];
+}
+
+// Sum of the 64 bytes where the mask is 255.
+SPX_INLINE int64_t sum_tile(const uint8_t* x, const uint8_t* mask) {
+  const __m512i v = _mm512_and_si512(_mm512_loadu_si512(x), _mm512_loadu_si512(mask));
+  return _mm512_reduce_add_epi64(_mm512_sad_epu8(v, _mm512_setzero_si512()));
 }
 
 #elif defined(SPX_VNNI256)
@@ -181,19 +222,21 @@ SPX_INLINE void store_bytes(const Sums& s, float factor, const Store8& to, const
   __m256 y[4];
   for (int i = 0; i < 4; i++) y[i] = _mm256_mul_ps(_mm256_cvtepi32_ps(s.part[i]), times);
   if (residual) {
-    const __m256i none = _mm256_setzero_si256(), x = _mm256_loadu_si256((const __m256i*)residual);
+    // A byte below the upper half of 2^23 as a float is that number of 2^23 plus the byte: no conversion is needed.
+    const __m256i none = _mm256_setzero_si256(), upper = _mm256_set1_epi16(0x4B00), x = _mm256_loadu_si256((const __m256i*)residual);
     const __m256i low = _mm256_unpacklo_epi8(x, none), high = _mm256_unpackhi_epi8(x, none);
-    const __m256i wide[4] = {_mm256_unpacklo_epi16(low, none), _mm256_unpackhi_epi16(low, none),
-                             _mm256_unpacklo_epi16(high, none), _mm256_unpackhi_epi16(high, none)};
-    const __m256 zero = _mm256_set1_ps((float)to.residual_zero), scale = _mm256_set1_ps(to.residual_factor);
+    const __m256i wide[4] = {_mm256_unpacklo_epi16(low, upper), _mm256_unpackhi_epi16(low, upper),
+                             _mm256_unpacklo_epi16(high, upper), _mm256_unpackhi_epi16(high, upper)};
+    const __m256 zero = _mm256_set1_ps((float)(8388608 + to.residual_zero)), scale = _mm256_set1_ps(to.residual_factor);
     for (int i = 0; i < 4; i++)
-      y[i] = _mm256_add_ps(y[i], _mm256_mul_ps(_mm256_sub_ps(_mm256_cvtepi32_ps(wide[i]), zero), scale));
+      y[i] = _mm256_add_ps(y[i], _mm256_mul_ps(_mm256_sub_ps(_mm256_castsi256_ps(wide[i]), zero), scale));
   }
   const __m256i zero = _mm256_set1_epi16((short)to.zero);
   const __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(y[0]), _mm256_cvtps_epi32(y[1]));
   const __m256i high = _mm256_packs_epi32(_mm256_cvtps_epi32(y[2]), _mm256_cvtps_epi32(y[3]));
   Bytes q = _mm256_packus_epi16(_mm256_adds_epi16(low, zero), _mm256_adds_epi16(high, zero));
-  q = _mm256_min_epu8(_mm256_max_epu8(q, _mm256_set1_epi8((char)to.low)), _mm256_set1_epi8((char)to.high));
+  if (to.low > 0 || to.high < 255)
+    q = _mm256_min_epu8(_mm256_max_epu8(q, _mm256_set1_epi8((char)to.low)), _mm256_set1_epi8((char)to.high));
   if (mask) q = _mm256_blendv_epi8(_mm256_set1_epi8((char)to.zero), q, _mm256_loadu_si256((const __m256i*)mask));
   _mm256_storeu_si256((__m256i*)out, q);
 }
@@ -277,12 +320,32 @@ SPX_INLINE int32_t dot(const uint8_t* x, const int8_t* w, int64_t count) {
 #endif
 
 #if !defined(SPX_VNNI512)
-// The even bytes of a row, and if wanted the odd ones; nothing is written behind them.
 SPX_INLINE void split_bytes(uint8_t* __restrict even, uint8_t* __restrict odd, const uint8_t* __restrict from,
-                            int64_t count, int64_t odd_count = 0) {
+                            int64_t count, int64_t odd_count, uint8_t behind, bool exact) {
   for (int64_t i = 0; i < count; i++) even[i] = from[2 * i];
   if (odd)
     for (int64_t i = 0; i < odd_count; i++) odd[i] = from[2 * i + 1];
+}
+
+SPX_INLINE void raise_bytes(uint8_t* __restrict to, const uint8_t* __restrict from, int64_t count) {
+  for (int64_t i = 0; i < count; i++) to[i] = to[i] > from[i] ? to[i] : from[i];
+}
+
+SPX_INLINE void pool_row(const uint8_t* in, int64_t row_step, int64_t count, const spx::Pool8& op, uint8_t* out,
+                         uint8_t* scratch) {
+  uint8_t *largest = scratch, *wide = scratch + op.scratch_stride / 2;
+  const int64_t wanted = (op.out_columns - 1) * op.stride_w + 1;
+  std::memset(largest, 0, op.scratch_stride / 2);  // the columns beside the image
+  for (int64_t y = 0; y < count; y++) raise_bytes(largest + op.pad_w, in + y * row_step, op.columns);
+  std::memcpy(wide, largest, wanted);
+  for (int64_t x = 1; x < op.kernel_w; x++) raise_bytes(wide, largest + x * op.dilation_w, wanted);
+  for (int64_t x = 0; x < op.out_columns; x++) out[x] = wide[x * op.stride_w];
+}
+
+SPX_INLINE int64_t sum_tile(const uint8_t* x, const uint8_t* mask) {
+  int32_t sum = 0;
+  for (int i = 0; i < 64; i++) sum += x[i] & mask[i];
+  return sum;
 }
 #endif
 

@@ -18,7 +18,7 @@ constexpr int64_t kSizes[spx::kKinds] = {
     sizeof(spx::Sparse), sizeof(spx::Dense),  sizeof(spx::Maps),   sizeof(spx::Pool), sizeof(spx::Reduce),
     sizeof(spx::Matmul), sizeof(spx::Linear), sizeof(spx::Resize), sizeof(spx::Depthwise), sizeof(spx::Clear),
     sizeof(spx::Group),  sizeof(spx::Conv8),  sizeof(spx::Conv8),  sizeof(spx::Linear8), sizeof(spx::Move8),
-    sizeof(spx::Pool8),  sizeof(spx::Split8)};
+    sizeof(spx::Pool8),  sizeof(spx::Split8),  sizeof(spx::Mean8)};
 
 struct Step {
   spx::Kernel kernel;
