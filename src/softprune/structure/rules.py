@@ -132,7 +132,7 @@ def _owner(walk: Walk, node: Node, kinds: tuple[type[nn.Module], ...]) -> str | 
 def _made(
     walk: Walk, path: str, kind: str, x: Flow, count: int, *, bias: Any, groups: int = 1, exact: bool = True
 ) -> Flow:
-    """What a layer with so many outputs makes; of a depthwise one each input goes on in its outputs."""
+    """What a layer with `count` outputs makes; in a depthwise one each input goes on in its own outputs."""
     if groups > 1 and groups == len(x.channels):
         outputs = [channel for channel in x.channels for _ in range(count // groups)]
     else:

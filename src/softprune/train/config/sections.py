@@ -215,11 +215,11 @@ class DataConfig(Named):
     image_size: Count = Field(default=224, description=f"Side of the square images of {users('image_size')}.")
     rotate: Annotated[float, Field(ge=0, le=180)] = Field(
         default=0.0,
-        description="Turn the signals of each training window by up to so many degrees about a random axis "
+        description="Turn the signals of each training window by up to this many degrees about a random axis "
         f"({users('rotate')}).",
     )
     shift: Annotated[int, Field(ge=0)] = Field(
-        default=0, description=f"Move each training sequence by up to so many steps in time ({users('shift')})."
+        default=0, description=f"Move each training sequence by up to this many steps in time ({users('shift')})."
     )
     held: Literal["test", "validation"] = Field(
         default="test",

@@ -206,8 +206,8 @@ def open_data(
         image_size: side of the squares that an image folder gives, in pixels.
         held: what is tested on: the official "test" samples, or a "validation" part of the training samples (other
             subjects in har2, other speakers in google12), so that settings are chosen without the test samples.
-        rotate: turn the signals of each training window of har2 by up to so many degrees about any axis.
-        shift: move each training sequence of har2 or google12 by up to so many steps in time.
+        rotate: turn the signals of each training window of har2 by up to this many degrees about any axis.
+        shift: move each training sequence of har2 or google12 by up to this many steps in time.
 
     Raises:
         FileNotFoundError: if the files are not there, with the way to get them.

@@ -164,7 +164,7 @@ class IndexedSource(Source):
     """Two sets of samples, in an order that is a pure function of seed and epoch.
 
     Of a global batch, rank r takes the samples r, r + world, r + 2 world and so on. Steps that are skipped are never
-    read. So many ``workers`` make the batches, 0 makes them in this process; the batches are the same.
+    read. ``workers`` processes make the batches, with 0 this one does; the batches are the same.
     """
 
     def __init__(

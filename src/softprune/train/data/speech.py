@@ -116,7 +116,7 @@ def split_of(file: str) -> Split:
 
 @dataclass(frozen=True)
 class Clips:
-    """The clips of one split, before any is read: files of spoken words, and so many silent clips after them."""
+    """The clips of one split, before any is read: files of spoken words, then the silent clips."""
 
     files: tuple[Path, ...]
     labels: tuple[int, ...]
