@@ -137,10 +137,10 @@ def print_bench(result: Mapping[str, Any]) -> None:
     for line in _remarks(result):
         say(line)
     if result[Key.LAYERS]:
-        _print_layers(result[Key.LAYERS])
+        _print_layers(result[Key.LAYERS], int8=result[Key.ENGINES][OUR_ENGINE][Key.PRECISION] == "int8")
 
 
-def _print_layers(layers: list[Mapping[str, Any]]) -> None:
+def _print_layers(layers: list[Mapping[str, Any]], *, int8: bool = False) -> None:
     wide = console.width >= _WIDE
     rows = table("layer", "nonzeros", "MACs", "us", "GFLOP/s", "roofline")
     if wide:
@@ -151,7 +151,8 @@ def _print_layers(layers: list[Mapping[str, Any]]) -> None:
         counts = rates = "", ""
         if layer[Key.MACS] > 0:
             counts = number(layer[Key.NONZEROS]), number(layer[Key.MACS])
-            rates = f"{layer[Key.GFLOPS]:.1f}", f"{layer[Key.ROOFLINE]:.0%}"
+            # The roofline is that of float32.
+            rates = f"{layer[Key.GFLOPS]:.1f}", "" if int8 else f"{layer[Key.ROOFLINE]:.0%}"
         kernel = [escape(f"{layer[Key.WHAT]} {layer[Key.HOW]}")] * wide
         name = escape(layer[Key.PATH] or layer[Key.WHAT])
         rows.add_row(name, *counts, f"{layer[Key.MICROSECONDS]:.1f}", *rates, *kernel)

@@ -80,6 +80,23 @@ def test_int8_rivals_are_quantised_once_and_say_how_many_layers_ran_so(tmp_path)
     assert made.stat().st_mtime_ns == before and not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
+@pytest.mark.slow
+def test_a_network_in_int8_beside_itself_in_float32_and_dense_int8(tmp_path):
+    pytest.importorskip("onnxruntime.quantization", reason="needs onnx and onnxruntime: pip install 'softprune[bench]'")
+    others = ["softprune-float32", "onnxruntime-int8"]
+    result = bench("zoo:digits/uniform-80", int8=True, against=others, bursts=1, seconds=0.01, tune=False)
+    engines = result["engines"]
+    assert [engines[name]["precision"] for name in ("softprune", *others)] == ["int8", "float32", "int8"]
+    assert all(0 < engines[name]["difference"] < SAME["int8"] for name in others)
+    assert result["share of the roofline"] is None and result["fastest dense int8"] == "onnxruntime-int8"
+    # The same network as a file: the others get its integers.
+    path = write_files("zoo:digits/uniform-80", tmp_path, onnx=False, int8=True).spx
+    result = bench(path, against=["onnxruntime-int8"], bursts=1, seconds=0.01, tune=False)
+    assert result["engines"]["onnxruntime-int8"]["difference"] < 0.01
+    with pytest.raises(ValueError, match="onnxruntime computes in float32, and the file holds an int8 network"):
+        bench(path, against=["onnxruntime"])
+
+
 def test_openvino_in_lower_precision(tmp_path):
     pytest.importorskip("openvino", reason="needs openvino: pip install 'softprune[bench]'")
     nncf = pytest.importorskip("nncf", reason="needs nncf: pip install 'softprune[bench]'")

@@ -130,11 +130,13 @@ def start_openvino(job: Job, inputs: list[Array], *, precision: str = FLOAT32) -
     """OpenVINO's engine for CPUs, for inputs of exactly these shapes and without a lower precision than wanted."""
     openvino = import_module("openvino")
     core = openvino.Core()
-    if precision == BF16 and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+    bf16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if precision == BF16 and not bf16:
         raise ValueError("this processor has no instructions for bf16")
     model = core.read_model(job.file("openvino", precision))
     model.reshape({put.get_any_name(): list(x.shape) for put, x in zip(model.inputs, inputs, strict=True)})
-    hint = "bf16" if precision == BF16 else "f32"
+    # Beside int8 layers the rest is in bf16, as OpenVINO has it by default: attention is nearly twice as fast so.
+    hint = "bf16" if precision != FLOAT32 and bf16 else "f32"
     exact = {"INFERENCE_NUM_THREADS": job.threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint}
     compiled = core.compile_model(model, "CPU", exact)
     facts: dict[str, Any] = {"version": str(openvino.__version__)}
