@@ -14,11 +14,9 @@ from rich.console import Console
 from rich.progress import track
 
 from softprune.deploy.engine.inference import load
-from softprune.deploy.engine.planner import LOWERING
 from softprune.deploy.export.exporting import write_spx
 from softprune.deploy.format.graph import Array, Graph, Op, Weight
 from softprune.deploy.format.operations import splits
-from softprune.deploy.format.reference import run
 from softprune.deploy.integers import Affine, IntegerPlan, computed, graph_beside, integer_rows, layer_weights
 
 Arrays = list[Array]
@@ -38,10 +36,7 @@ WAYS = ("minmax", "mse")
 
 
 def network_of(graph: Graph) -> Network:
-    """The graph as a function of its inputs."""
-    if any(op.kind not in LOWERING for op in graph.ops):
-        document = graph.document
-        return lambda inputs: run(document, graph.weights, inputs)
+    """The graph as a function of its inputs, computed by the engine."""
     with TemporaryDirectory(prefix="softprune-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.spx"
         write_spx(graph, path)
