@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from benchmarks.paper.edition import Edition, contents, paper_edition, write_edition
 from benchmarks.paper.printed import disagreements
+from benchmarks.paper.report import PaperReport, contents, paper_report, write_paper_report
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -31,20 +31,20 @@ def paper(
     ] = None,
 ) -> None:
     """Make the figures and tables of the STR paper again from its published numbers, and say what differs."""
-    edition = paper_edition(ours or ())
-    written = write_edition(edition, out=out, figures=figures, tables=tables)
-    _print(edition)
+    report = paper_report(ours or ())
+    written = write_paper_report(report, out=out, figures=figures, tables=tables)
+    _print(report)
     for path in written:
         console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _print(edition: Edition) -> None:
-    console.print(_table(("", "shows", "made how", "result"), contents(edition)))
+def _print(report: PaperReport) -> None:
+    console.print(_table(("", "shows", "made how", "result"), contents(report)))
     console.print()
-    differing = [(c.place, c.row, c.quantity, c.printed, c.ours, c.reason) for c in disagreements(edition.checks)]
+    differing = [(c.place, c.row, c.quantity, c.printed, c.ours, c.reason) for c in disagreements(report.checks)]
     console.print(_table(("where", "which", "what", "printed", "ours", "reason"), differing))
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in edition.counts().items())
-    console.print(f"\n{sum(edition.counts().values())} values checked: {counts}.", highlight=False)
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in report.counts().items())
+    console.print(f"\n{sum(report.counts().values())} values checked: {counts}.", highlight=False)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

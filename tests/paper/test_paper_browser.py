@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from benchmarks.paper.edition import paper_edition, write_edition
+from benchmarks.paper.report import paper_report, write_paper_report
 
 from chromium import start_chromium
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "paper.html"
-    write_edition(paper_edition(), out=path)
+    write_paper_report(paper_report(), out=path)
     return path
 
 

@@ -5,9 +5,9 @@ Source: docs/counting.md lists the misprints of the tables; the others are diffe
 
 import pytest
 from benchmarks.paper.claims import check_claims, check_consistency
-from benchmarks.paper.edition import paper_edition
 from benchmarks.paper.printed import disagreements, published_table
 from benchmarks.paper.recount import check_budgets, check_results, matrix_params, recount, size_reduction
+from benchmarks.paper.report import paper_report
 
 
 def short(checks):
@@ -60,11 +60,11 @@ def test_what_differs_in_the_text():
 
 
 def test_every_value_has_a_verdict():
-    edition = paper_edition()
-    assert edition.counts() == {"agrees": 203, "other count": 31, "differs": 25, "not computable": 8}
-    assert all(check.reason for check in edition.checks if check.verdict != "agrees")
-    assert not any("no reason" in check.reason for check in edition.checks)
-    missing = [(c.place, c.row) for c in edition.checks if c.verdict == "not computable"]
+    report = paper_report()
+    assert report.counts() == {"agrees": 203, "other count": 31, "differs": 25, "not computable": 8}
+    assert all(check.reason for check in report.checks if check.verdict != "agrees")
+    assert not any("no reason" in check.reason for check in report.checks)
+    missing = [(c.place, c.row) for c in report.checks if c.verdict == "not computable"]
     assert missing == [
         ("table 1", "DSR*# 80.00 %"),
         *[("table 2", f"STR {s} %") for s in ("75.28", "79.07", "85.80", "89.62")],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.paper.__main__ import app
-from benchmarks.paper.edition import paper_edition, paper_page, write_edition
+from benchmarks.paper.report import paper_page, paper_report, write_paper_report
 from run_folders import write_run
 from typer.testing import CliRunner
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def page():
-    return paper_page(paper_edition())
+    return paper_page(paper_report())
 
 
 class Links(HTMLParser):
@@ -55,29 +55,29 @@ def test_the_page_has_everything(page):
 
 
 def test_files_are_written(tmp_path):
-    edition = paper_edition()
-    small = type(edition)(edition.charts[-1:], edition.tables[:1], edition.checks)
-    written = write_edition(small, out=tmp_path / "p.html", figures=tmp_path / "f", tables=tmp_path / "t")
+    report = paper_report()
+    small = type(report)(report.charts[-1:], report.tables[:1], report.checks)
+    written = write_paper_report(small, out=tmp_path / "p.html", figures=tmp_path / "f", tables=tmp_path / "t")
     assert written == [tmp_path / "p.html", tmp_path / "f", tmp_path / "t"]
     assert [p.name for p in (tmp_path / "f").iterdir()] == ["figure_10_thresholds.svg"]
 
 
 def test_places_that_cannot_be_written_are_refused_first(tmp_path):
-    edition = paper_edition()
+    report = paper_report()
     with pytest.raises(ValueError, match=r"is a folder: name a file such as paper\.html"):
-        write_edition(edition, out=tmp_path, tables=tmp_path / "t")
+        write_paper_report(report, out=tmp_path, tables=tmp_path / "t")
     with pytest.raises(ValueError, match="which is no folder"):
-        write_edition(edition, out=tmp_path / "no" / "p.html", tables=tmp_path / "t")
+        write_paper_report(report, out=tmp_path / "no" / "p.html", tables=tmp_path / "t")
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file: name a folder"):
-        write_edition(edition, out=tmp_path / "p.html", tables=tmp_path / "file")
+        write_paper_report(report, out=tmp_path / "p.html", tables=tmp_path / "file")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_without_jinja2_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(ImportError, match="report"):
-        write_edition(paper_edition(), out=tmp_path / "p.html", figures=tmp_path / "f", tables=tmp_path / "t")
+        write_paper_report(paper_report(), out=tmp_path / "p.html", figures=tmp_path / "f", tables=tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,10 +104,10 @@ def test_the_module_runs_from_the_root_of_the_repository(tmp_path):
 SCRIPT = """
 import sys
 sys.modules["torch"] = None  # any import of it fails
-from benchmarks.paper.edition import paper_edition, paper_page
+from benchmarks.paper.report import paper_report, paper_page
 from benchmarks.paper.tables import to_csv
-edition = paper_edition()
-print(edition.counts()["differs"], "Figure 7." in paper_page(edition), len(list(map(to_csv, edition.all_tables()))))
+report = paper_report()
+print(report.counts()["differs"], "Figure 7." in paper_page(report), len(list(map(to_csv, report.all_tables()))))
 """
 
 

@@ -2,13 +2,13 @@
 
 import csv
 
-from benchmarks.paper.edition import contents, paper_edition, write_edition
+from benchmarks.paper.report import contents, paper_report, write_paper_report
 from benchmarks.paper.tables import text_table, to_csv, to_markdown
 
 
 def test_all_tables_are_written(tmp_path):
-    edition = paper_edition()
-    assert write_edition(edition, tables=tmp_path / "tables") == [tmp_path / "tables"]
+    report = paper_report()
+    assert write_paper_report(report, tables=tmp_path / "tables") == [tmp_path / "tables"]
     files = sorted(path.name for path in (tmp_path / "tables").iterdir())
     assert len(files) == 2 * (12 + 2)
     with (tmp_path / "tables" / "table_01_resnet50_results.csv").open(newline="") as file:
@@ -22,18 +22,18 @@ def test_all_tables_are_written(tmp_path):
 
 
 def test_tables_are_rectangular_and_in_order():
-    edition = paper_edition()
-    assert [table.caption.split(".")[0] for table in edition.tables] == [f"Table {n}" for n in range(1, 13)]
-    for table in edition.all_tables():
+    report = paper_report()
+    assert [table.caption.split(".")[0] for table in report.tables] == [f"Table {n}" for n in range(1, 13)]
+    for table in report.all_tables():
         assert table.rows and {len(row) for row in table.rows} == {len(table.columns)}
         assert table.note and len(table.groups) in (0, len(table.rows))
-    assert [name for name, *_ in contents(edition)][:22] == [f"figure {n}" for n in range(1, 11)] + [
+    assert [name for name, *_ in contents(report)][:22] == [f"figure {n}" for n in range(1, 11)] + [
         f"table {n}" for n in range(1, 13)
     ]
 
 
 def test_totals_of_layers():
-    rows = {row[0]: row for row in paper_edition().tables[7].rows}
+    rows = {row[0]: row for row in paper_report().tables[7].rows}
     # 462,776 and 461,862 weights, 41.75M and 82.33M multiply-adds: tests/golden.
     assert rows["weights left, ours"][3:] == ("462776", "461862")
     assert [round(int(cell) / 1e6, 2) for cell in rows["FLOPs left, ours"][3:]] == [41.75, 82.33]

@@ -50,7 +50,7 @@ SECTIONS = [("summary", "Summary"), ("differs", "What differs"), ("figures", "Fi
 
 
 @dataclass(frozen=True)
-class Edition:
+class PaperReport:
     """Figures and tables made again.
 
     Args:
@@ -80,7 +80,7 @@ class Edition:
         return self.tables + lists + ((self.ours.table,) if self.ours else ())
 
 
-def paper_edition(runs: Iterable[Path] = ()) -> Edition:
+def paper_report(runs: Iterable[Path] = ()) -> PaperReport:
     """Make everything again.
 
     Args:
@@ -90,8 +90,8 @@ def paper_edition(runs: Iterable[Path] = ()) -> Edition:
         ValueError: naming a path that holds no run.
 
     Example:
-        >>> edition = paper_edition()
-        >>> len(edition.charts), len(edition.tables)
+        >>> report = paper_report()
+        >>> len(report.charts), len(report.tables)
         (7, 12)
     """
     ours = read_ours(runs)
@@ -99,7 +99,7 @@ def paper_edition(runs: Iterable[Path] = ()) -> Edition:
     kinds = {**dict.fromkeys(RESULTS, check_results), **dict.fromkeys(BUDGETS, check_budgets)}
     checks = [check for number in sorted(kinds) for check in kinds[number](number)]
     checks += [*check_consistency(), *check_claims()]
-    return Edition(_charts(ours), tuple(sorted(tables, key=lambda table: table.name)), tuple(checks), ours)
+    return PaperReport(_charts(ours), tuple(sorted(tables, key=lambda table: table.name)), tuple(checks), ours)
 
 
 def _charts(ours: Ours | None) -> tuple[Chart, ...]:
@@ -129,17 +129,17 @@ MADE = {
 }
 
 
-def contents(edition: Edition) -> list[tuple[str, str, str, str]]:
+def contents(report: PaperReport) -> list[tuple[str, str, str, str]]:
     """One line for each figure and table: its number, what it shows, how ours was made, and the result."""
-    lines = [(f"figure {number}", title, WHY_MISSING, _figure_of(edition.ours, number)) for number, title in MISSING]
-    for chart in edition.charts:
+    lines = [(f"figure {number}", title, WHY_MISSING, _figure_of(report.ours, number)) for number, title in MISSING]
+    for chart in report.charts:
         number, title = _split(chart.title)
         lines.append((number, title, MADE[number], f"{len(chart.series)} series"))
-    for table in edition.tables:
+    for table in report.tables:
         number, title = _split(table.caption)
-        lines.append((number, title, MADE[number], _result([c for c in edition.checks if c.place == number])))
-    two = [c for c in edition.checks if c.place.startswith("tables ")]
-    text = [c for c in edition.checks if not c.place.startswith("table")]
+        lines.append((number, title, MADE[number], _result([c for c in report.checks if c.place == number])))
+    two = [c for c in report.checks if c.place.startswith("tables ")]
+    text = [c for c in report.checks if not c.place.startswith("table")]
     lines.append(("", "Values that two tables share", "compared as printed", _result(two)))
     lines.append(("", "Numbers in the text", "computed from the tables as printed", _result(text)))
     return lines
@@ -165,11 +165,11 @@ def _figure_of(ours: Ours | None, number: int) -> str:
 TEMPLATE = Path(__file__).with_name("paper.html")
 
 
-def paper_page(edition: Edition) -> str:
+def paper_page(report: PaperReport) -> str:
     """The page as HTML, complete in itself.
 
     Example:
-        >>> "Figure 7" in paper_page(paper_edition())
+        >>> "Figure 7" in paper_page(paper_report())
         True
     """
     lines = ("", "shows", "made how", "result")
@@ -177,25 +177,25 @@ def paper_page(edition: Edition) -> str:
         TEMPLATE,
         title="The paper, made again",
         subtitle=PAPER,
-        sections=[*SECTIONS, *([("ours", "Our runs")] if edition.ours else []), ("checks-all", "All checks")],
-        counts=edition.counts(),
+        sections=[*SECTIONS, *([("ours", "Our runs")] if report.ours else []), ("checks-all", "All checks")],
+        counts=report.counts(),
         verdicts=VERDICTS,
-        contents=text_table("contents", "Figures and tables of the paper", "", lines, contents(edition)),
-        charts=edition.charts,
-        tables=edition.tables,
-        differing=difference_table(edition.checks),
-        checks=check_table(edition.checks),
-        ours=edition.ours,
+        contents=text_table("contents", "Figures and tables of the paper", "", lines, contents(report)),
+        charts=report.charts,
+        tables=report.tables,
+        differing=difference_table(report.checks),
+        checks=check_table(report.checks),
+        ours=report.ours,
     )
 
 
-def write_edition(
-    edition: Edition, *, out: Path | None = None, figures: Path | None = None, tables: Path | None = None
+def write_paper_report(
+    report: PaperReport, *, out: Path | None = None, figures: Path | None = None, tables: Path | None = None
 ) -> list[Path]:
     """Write what is asked for.
 
     Args:
-        edition: figures, tables and checks.
+        report: figures, tables and checks.
         out: a file for the page.
         figures: a folder for SVG, made if it is missing.
         tables: a folder for CSV and Markdown, made if it is missing.
@@ -209,13 +209,13 @@ def write_edition(
     """
     _require(out, figures, tables)
     # A package that is missing is noticed before the first file is written.
-    page = "" if out is None else paper_page(edition)
+    page = "" if out is None else paper_page(report)
     if figures is not None:
-        save_figures(edition.all_charts(), figures)
+        save_figures(report.all_charts(), figures)
     if out is not None:
         write_text(out, page)
     if tables is not None:
-        save_tables(edition.all_tables(), tables)
+        save_tables(report.all_tables(), tables)
     return [path for path in (out, figures, tables) if path is not None]
 
 
