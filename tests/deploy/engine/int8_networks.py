@@ -118,6 +118,13 @@ def linear_network(shape: tuple[int, ...]) -> Graph:
     return net.give(net.linear(second, 50, 20, zero=100), (second, 100))
 
 
+def float_readers(kind: str, **fields: Any) -> Graph:
+    """An image of bytes that one operation on floats reads."""
+    net = Network((8, 9, 9))
+    value = net.op("dequantize", net.conv(net.quantize(), (8, 8, 3, 3), zero=128, out_zero=7), scale=0.1, zero=7)
+    return net.give(net.op(kind, value, **fields))
+
+
 def zeros_of_their_own() -> Graph:
     """Two kernels that read one value and disagree about its zero, and so about what lies around it."""
     net = Network((8, 9, 9))
@@ -163,6 +170,7 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
     "to floats": lambda: _one_conv((16, 8, 3, 3), out_zero=None),
     "1x1 to floats": lambda: _one_conv((16, 8, 1, 1), out_zero=None),
     "stride 2 to floats": lambda: _one_conv((16, 8, 3, 3), stride=2, out_zero=None),
+    "relu of floats": lambda: float_readers("relu"),
     "zeros of their own": zeros_of_their_own,
     "residuals": residual_network,
     "linear": lambda: linear_network((40,)),

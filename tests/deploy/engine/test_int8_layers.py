@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from int8_networks import NETWORKS, residual_network
+from int8_networks import NETWORKS, float_readers, residual_network
 
 from softprune.deploy.engine.execution import Executable
 from softprune.deploy.engine.inference import load
@@ -80,6 +80,27 @@ def test_every_choice_of_a_kernel_gives_the_same_bytes(tmp_path):
                 for found, right in zip(outputs, wanted, strict=True):
                     np.testing.assert_array_equal(found, right, err_msg=f"{step.path}: {asdict(choice)}")
         assert tried > 60
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("mean", {"axes": [2, 3], "keepdim": True}),
+        ("mean", {"axes": [-1, 2], "keepdim": False}),
+        ("mean", {"axes": [1], "keepdim": True}),
+        ("adaptive_avg_pool2d", {"size": [1, 1]}),
+        ("adaptive_avg_pool2d", {"size": [2, 3]}),
+    ],
+)
+def test_means_of_bytes_are_those_of_the_floats(kind, fields, tmp_path):
+    path = tmp_path / "network.spx"
+    write_spx(float_readers(kind, **fields), path)
+    model = read_spx(path)
+    x = np.random.default_rng(5).normal(size=(3, 8, 9, 9)).astype(np.float32)
+    (wanted,) = run(model.graph.document, {name: weight.dense() for name, weight in model.weights.items()}, [x])
+    found = load(path, threads=2, tune=False)(x)
+    assert wanted.std() > 0.1
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_the_engine_counts_what_it_holds(tmp_path):

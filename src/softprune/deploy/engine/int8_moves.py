@@ -140,9 +140,10 @@ def _mean_of(b: Builder, op: Op) -> Op | None:
     shape = b.shapes[op.output]
     if len(readers) != 1 or op.output in b.graph.outputs or rows_of(shape) is not None or 0 in shape:
         return None
-    axes = {"mean": readers[0].fields.get("axes"), "adaptive_avg_pool2d": [2, 3]}.get(readers[0].kind)
-    whole = readers[0].kind == "mean" or readers[0].fields["size"] == [1, 1]
-    return readers[0] if axes is not None and whole and sorted(axis % 4 for axis in axes) == [2, 3] else None
+    kind, fields = readers[0].kind, readers[0].fields
+    whole = kind == "mean" and sorted(axis % 4 for axis in fields["axes"]) == [2, 3]
+    whole |= kind == "adaptive_avg_pool2d" and fields["size"] == [1, 1]
+    return readers[0] if whole else None
 
 
 def lower_mean(b: Builder, op: Op) -> None:
