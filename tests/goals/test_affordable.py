@@ -97,6 +97,15 @@ def test_equal_units_go_by_place():
         assert affordable(SumOfUnits([costs], 0.0), equal, (floor,), 3.0, about=1)[0] == 2
 
 
+@pytest.mark.parametrize("floor", [0, 120])
+def test_equal_units_among_others_go_by_place_too(floor):
+    keys = torch.tensor([1.0, 3.0, 2.0] * 100)
+    # The 150 largest, earlier ones first, cost 1.
+    costs = np.full(300, 1000.0)
+    costs[sorted(range(300), key=lambda n: (-float(keys[n]), n))[:150]] = 1.0
+    assert affordable(SumOfUnits([costs], 0.0), [Ranked(keys, torch.ones(1))], (floor,), 150.0, about=3)[0] == 150
+
+
 class Asked(SumOfUnits):
     """Remembers how many units it was asked for."""
 

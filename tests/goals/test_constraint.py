@@ -61,6 +61,9 @@ def test_where_weights_cost_together_the_density_falls_evenly():
     # Half way to half of them: 30 of 40 and 15 of 20.
     assert [squares.allowed(p) for p in (0.0, 0.5, 1.0)] == [2000, 1125, 500]
     assert [given.allowed(p) for p in (0.0, 0.5, 1.0)] == [60, 45, 30]
+    # Of a square and a plain tensor: 30 * 30 + 15.
+    mixed = replace(squares, tensors=(tensors[0], given.tensors[1]), full=1620.0, final=410.0)
+    assert [mixed.allowed(p) for p in (0.0, 0.5, 1.0)] == [1620, 915, 410]
 
 
 def test_floors_are_a_twentieth_of_an_equal_share_and_one_weight_at_least():

@@ -315,7 +315,7 @@ def test_what_is_no_goal_is_refused_with_what_was_most_likely_meant():
 
 @pytest.mark.parametrize(
     "goal",
-    [Constant(), Sparsity(0.5), Params(5), Filters(5), Flops(5), Latency(5, TABLE), Rank(w=5), Ramp(), FOUND],
+    [Staircase(3), Sparsity(0.5), Params(5), Filters(5), Flops(5), Latency(5, TABLE), Rank(w=5), Ramp(), FOUND],
 )  # fmt: skip
 def test_goals_and_schedules_do_not_change_and_equal_ones_are_one(goal):
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -182,7 +182,7 @@ def test_a_number_of_filters_is_met_exactly() -> None:
     net = seen(residual, seed=0)
     sparsifier = sparsify(net, STR(), goal=Filters(40), units=Units.filter, example=X, schedule=constant())
     draw(sparsifier, seed=2)
-    assert sum(int(k.sum()) for k in alive(sparsifier)) == 40
+    assert sum(int(k.sum()) for k in alive(sparsifier)) == 40 == sparsifier.goals[0].spent()
 
 
 @pytest.mark.parametrize("scope", ["managed", "all"])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import parametrize
 
-from softprune import Flops, Params, Sparsity, global_magnitude, profile
+from softprune import Filters, Flops, Params, Sparsity, global_magnitude, profile
 
 
 def model_of(*rows, dtype=torch.float32):
@@ -83,6 +83,12 @@ def test_goals_that_cannot_be_met():
     # second's 12 MACs are fixed when it has no row
     with pytest.raises(ValueError, match="choose more than 12 and at most 20"):
         global_magnitude(model, Flops(12), profile=costs.only(["first.weight"]))
+
+
+def test_goals_that_count_more_than_the_weights_are_refused():
+    for goal, message in ((Params(9, "all"), "an allocator does not see"), (Filters(3), "counts filters")):
+        with pytest.raises(ValueError, match=message):
+            global_magnitude(Chain(), goal)
 
 
 def test_only_the_profiles_tensors_are_ranked():

@@ -121,12 +121,23 @@ def test_crossing_counts_the_weights_near_the_border():
     assert float(found[0].crossing) == pytest.approx(100_000, rel=0.02)
 
 
-def test_weights_that_repeat_in_the_rhythm_of_the_sample_are_still_counted():
-    w = torch.zeros(1 << 18)
-    w[:: (1 << 18) // bracket.SAMPLE] = 100.0
-    w += torch.linspace(1.0, 2.0, len(w))
-    found, _ = selected([Ranked(w, torch.ones(1))], 60_000)
-    assert int((w.abs() > found[0].alpha).sum()) == 60_000
+@pytest.mark.parametrize("scale", [1e-35, 1.0, 1e3])
+@pytest.mark.parametrize(("in_sample", "kept"), [(100.0, 60_000), (0.01, 60_000), (0.01, 200_000), (100.0, 200_000)])
+def test_weights_that_repeat_in_the_rhythm_of_the_sample_are_still_counted(scale, in_sample, kept):
+    w = torch.linspace(1.0, 2.0, 1 << 18)
+    w[:: (1 << 18) // bracket.SAMPLE] *= in_sample
+    w *= scale
+    found, _ = selected([Ranked(w, torch.ones(1))], kept)
+    assert int((w.abs() > found[0].alpha).sum()) == kept
+
+
+def test_in_half_precision_a_weight_just_above_the_border_of_others_is_not_lost():
+    # With 1/2 - 2^-25 for a scale the key of 1/4 is just above the border of 1/2; their thresholds are just apart.
+    first, second = torch.tensor([0.5, 0.625]).half(), torch.tensor([0.25]).half()
+    ranked = [Ranked(first, torch.ones(1)), Ranked(second, torch.tensor([0.5 - 2.0**-25]))]
+    found, border = selected(ranked, 2)
+    assert (border, [f.kept for f in found]) == (0.5, [1, 1])
+    assert [survivors(c, f) for c, f in zip(ranked, found, strict=True)] == [1, 1]
 
 
 def solution(guess, *, seed, allowed, dtype=torch.float32, coarse=False, grain="tensor", costs=(1.0, 1.0, 1.0, 1.0)):

@@ -135,6 +135,13 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     ("ops/recurrence/fused.py", "def fused(", "torch.library.custom_op('softprune::fastgrnn', mutates_args=(), dev",
      "tensors of other devices do not come here"),
     ("methods/transforms.py", "def _apply(", "True -> False", "a transform has no modules inside"),
+    ("goals/constraint.py", "if asked(schedule, 1.0) != 1.0", "1.0 -> 2.0",
+     "what lies after the end is asked at the end"),
+    ("goals/constraint.py", "density = equal_density(joint", "equal_density(joint.at_density, final, halvings=20) -> ",
+     "more halvings find the same density, closer than a unit"),
+    ("goals/scan.py", "if weights < WORTH_THREADS or threads == 1", "weights < WORTH_THREADS or threads == 1 -> ",
+     "threads change how long it takes alone"),
+    ("goals/solve.py", "return {}", "return {} -> return None", "both say that nothing learns"),
 )  # fmt: skip
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
