@@ -1,13 +1,14 @@
 """softprune sweep as a person meets it."""
 
+import os
 import signal
-import subprocess
 import sys
 
 import pytest
 from sweep_parts import SHORT, read_table, wait_for, write_sweep
 from typer.testing import CliRunner
 
+import warm
 from softprune.cli import app
 from softprune.train.config import RunConfig
 
@@ -75,24 +76,13 @@ def test_under_torchrun_a_sweep_is_refused(tmp_path, monkeypatch):
 def test_workers_of_one_command_stop_together_and_put_their_trials_back(tmp_path):
     changes = {**SHORT, **PLAIN, "threads": None, "checkpoint.every_steps": 1, "epochs": 200}
     file = write_sweep(tmp_path, search={"seed": [0, 1]}, changes=changes)
-    command = [
-        sys.executable,
-        "-m",
-        "softprune",
-        "sweep",
-        "--trust",
-        str(file),
-        "--out",
-        str(tmp_path / "out"),
-        "--workers",
-        "2",
-    ]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = ["-m", "softprune", "sweep", "--trust", file, "--out", tmp_path / "out", "--workers", 2]
+    parent = warm.start(*command)
     for number in ("0000", "0001"):
         wait_for(tmp_path / "out" / "trials" / number / "checkpoints")
-    parent.send_signal(signal.SIGTERM)
-    text = parent.communicate(timeout=120)[0]
-    assert parent.returncode == 1 and "2 trials are left; the same command goes on" in text
+    os.kill(parent.pid, signal.SIGTERM)
+    ended = parent.done(timeout=120)
+    assert ended.returncode == 1 and "2 trials are left; the same command goes on" in ended.stdout + ended.stderr
     rows = read_table(tmp_path / "out")
     assert [(row["state"], row["attempts"]) for row in rows] == [("waiting", "1")] * 2
     for row in rows:
