@@ -157,3 +157,14 @@ def test_the_sign_of_adams_step_plays_no_part():
     sparsifier, optimizer = two_layers(lambda p: Adam(p, lr=0.0, betas=(0.5, 0.75)))
     push(sparsifier, optimizer, [0.0, 0.0, -1.0, 1.0, 0.0, -3.0, 0.0, 2.0], [0.0, 0.0, -1.0, 1.0, 0.0, -3.0, 0.0, 2.0])
     assert mask(sparsifier, 0) == mask(sparsifier, 1) == [0, 0, 1, 1, 0, 1, 0, 1]
+
+
+def test_what_it_does_not_manage_needs_no_momentum():
+    model = layer([0.1, -0.2, 0.3, 0.9])
+    other = torch.nn.Parameter(torch.zeros(3))
+    groups = [{"params": [model[0].weight], "momentum": 0.9}, {"params": [other]}]
+    begun(model, SNFS(every=1), optimizer=SGD(groups, lr=0.1), budget=Budget({"0.weight": 0.5}))
+    again = layer([0.1, -0.2, 0.3, 0.9])
+    groups = [{"params": [again[0].weight]}, {"params": [other], "momentum": 0.9}]
+    with pytest.raises(ValueError, match=r"SGD has not for 0\.weight"):
+        begun(again, SNFS(every=1), optimizer=SGD(groups, lr=0.1), budget=Budget({"0.weight": 0.5}))

@@ -11,7 +11,7 @@ from torch import nn
 
 from softprune.methods.masks import Masked, MovingMask
 from softprune.methods.transforms import HeldThreshold, SoftThreshold, SolvedMask, SolvedThreshold
-from softprune.ops import Backward, Exp, Sigmoid, Softplus, masked, straight_through
+from softprune.ops import Backward, Exp, Sigmoid, Softplus, annealed, masked, straight_through
 
 ALL_G = [Sigmoid(), Exp(), Softplus(), Sigmoid(0.25), Exp(1e3), Softplus(1e-3)]
 
@@ -214,3 +214,23 @@ def test_a_moving_mask_uses_the_weights_as_they_are(dense, pruned):
 def test_a_cast_gives_the_transform_back():
     transform = soft([0.0])
     assert transform.half() is transform
+
+
+def test_held_thresholds_of_filters_move_by_one_margin():
+    w = torch.tensor([[0.2, 0.9, 3.0], [1.0, 2.0, 2.5]])
+    held = HeldThreshold(torch.tensor([[0.5], [1.5]]), 3)
+    held.settle_(w)
+    # The margins are -0.3, 0.4, 2.5 and -0.5, 0.5, 1: the third smallest is the last that goes.
+    assert held.alpha.flatten().tolist() == pytest.approx([0.9, 1.9])
+    assert int(torch.count_nonzero(held(w))) == 3
+
+
+def test_a_held_threshold_goes_on_with_the_leak_of_now():
+    transform, w = SoftThreshold(nn.Parameter(torch.tensor([-2.0])), Sigmoid(), backward=annealed()), torch.randn(9)
+    transform.after_step_(w, 0.25)
+    assert float(transform.leak) == 0.75 == float(transform.held(w).leak)
+
+
+def test_a_leak_is_where_the_threshold_is():
+    s = nn.Parameter(torch.empty(1, device="meta"))
+    assert SoftThreshold(s, Sigmoid(), backward=annealed()).leak.is_meta

@@ -142,6 +142,9 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     ("goals/scan.py", "if weights < WORTH_THREADS or threads == 1", "weights < WORTH_THREADS or threads == 1 -> ",
      "threads change how long it takes alone"),
     ("goals/solve.py", "return {}", "return {} -> return None", "both say that nothing learns"),
+    ("methods/masks.py", "named = chain(", "False -> True", "of a buffer with two names the first is always the same"),
+    ("methods/snfs.py", "gone[target.name] = ", "1.0 -> 2.0", "any number below 0 lies behind every size"),
+    ("methods/transforms.py", "lower = (alpha * ratio", "1.0 -> 2.0", "the floor is what is left from a step of 1 on"),
 )  # fmt: skip
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -914,9 +917,11 @@ class Book:
         self.outcomes = {s.name: ["."] * len(s.mutants) for s in project.sources}
         self.seconds, self._begun, self.facts = 0.0, time.perf_counter(), dict[str, Any]()
         self._written = time.perf_counter()
+        # Where not all are tried: how those that are were drawn, each time of those that were left.
+        self.draws: list[dict[str, Any]] = []
         if path is not None and path.is_file():
             before = json.loads(path.read_text(encoding="utf-8"))
-            self.seconds = before["seconds"]
+            self.seconds, self.draws = before["seconds"], before.get("draws", [])
             for source in project.sources:
                 entry = before["files"].get(source.name)
                 if entry and entry["source"] == source.digest and len(entry["outcomes"]) == len(source.mutants):
@@ -951,6 +956,7 @@ class Book:
             "survived": len(tried) - len(dead) - equivalent,
             "percent of all": _percent(len(dead), len(tried)),
             "percent of those not equivalent": _percent(len(dead), len(tried) - equivalent),
+            **_interval(len(dead), len(tried), len(mutants)),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -973,6 +979,7 @@ class Book:
             "processor": processor(),
             "versions": {"python": platform.python_version(), **self.facts},
             "seconds": round(self.seconds + time.perf_counter() - self._begun, 1),
+            "draws": self.draws,
             "rooms": {room: self.counts([s for s in sources if s.room == room]) for room in self.project.rooms},
             "files": files,
         }
@@ -985,6 +992,18 @@ def _told(mutant: Mutant, outcome: str) -> str:
 
 def _percent(part: int, whole: int) -> float:
     return round(100 * part / whole, 1) if whole else 0.0
+
+
+def _interval(dead: int, tried: int, mutants: int) -> dict[str, list[float]]:
+    """Where some were drawn: between which percentages the killed part of all lies, by Wilson's interval for 95 %."""
+    if not 0 < tried < mutants:
+        return {}
+    # A draw without replacement from not many more tells more than one from very many.
+    size = tried * (mutants - 1) / (mutants - tried)
+    share, z = dead / tried, 1.96
+    middle = (share + z * z / (2 * size)) / (1 + z * z / size)
+    half = z / (1 + z * z / size) * (share * (1 - share) / size + z * z / (4 * size * size)) ** 0.5
+    return {"of all, with 95 % confidence": [round(100 * end, 1) for end in (middle - half, min(1.0, middle + half))]}
 
 
 def processor() -> str:
@@ -1094,6 +1113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = [m for m in wanted if book.of(m) in ((SURVIVED, UNTRIED) if given.survivors else ".")]
     if given.sample is not None:
         wanted = random.Random(given.seed).sample(wanted, min(given.sample, len(wanted)))
+        if not given.survivors:
+            book.draws.append({"of": given.only or [*rooms], "mutants": len(wanted), "seed": given.seed})
     for name in given.warm:
         importlib.import_module(name)
     scratch = Path(tempfile.mkdtemp(prefix="mutants-"))
