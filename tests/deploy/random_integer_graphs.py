@@ -90,13 +90,13 @@ class _Grown:
         self.value = self.net.conv(self.value, weight, **fields, **ending)
 
     def pool(self) -> None:
-        kernel, stride, dilation = self.pair(1, 3), self.pair(1, 2), [1, 1]
-        padding = [k // 2 for k in kernel]
+        kernel, stride, dilation, ceil = self.pair(1, 3), self.pair(1, 2), [1, 1], self.chance.random() < 0.3
+        padding = [self.whole(0, k // 2) for k in kernel]
         axes = zip(self.shape[1:], kernel, stride, padding, strict=True)
-        size = [windows(n, k, stride=s, padding=p) for n, k, s, p in axes]
+        size = [windows(n, k, stride=s, padding=p, ceil_mode=ceil) for n, k, s, p in axes]
         if min(size) < 1:
             return
-        fields = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": False}
+        fields = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil}
         self.move("max_pool2d", (self.shape[0], *size), **fields)
 
     def move(self, kind: str, made: Shape, **fields: Any) -> None:
@@ -134,11 +134,17 @@ class _Grown:
         self.move("reshape", made, shape=[None, *made])
 
     def numbers(self) -> None:
-        """Numbers as an output, and bytes of them again."""
-        self.ends.append(self.net.add("dequantize", self.value, scale=0.5, zero=self.byte()))
+        """Numbers or their mean over an image as an output, and bytes of the numbers again."""
+        numbers = self.net.add("dequantize", self.value, scale=0.5, zero=self.byte())
+        if len(self.shape) == 3 and self.chance.random() < 0.5:
+            mean: dict[str, Any] = {"axes": [2, 3], "keepdim": self.chance.random() < 0.5}
+            kind, fields = [("mean", mean), ("adaptive_avg_pool2d", {"size": [1, 1]})][self.whole(0, 1)]
+            self.ends.append(self.net.add(kind, numbers, **fields))
+            return
+        self.ends.append(numbers)
         if self.chance.random() < 0.5:
             self.zero = self.byte()
-            self.value = self.net.add("quantize", self.ends[-1], scale=0.7, zero=self.zero)
+            self.value = self.net.add("quantize", numbers, scale=0.7, zero=self.zero)
 
     def finish(self) -> Graph:
         """A last layer that gives numbers, sometimes with numbers added."""

@@ -28,7 +28,7 @@ def compare(graph: Graph, folder: Path, seed: int) -> None:
         found = engine(*inputs)
         outputs = list(found) if isinstance(found, tuple) else [found]
         exact = exact_outputs(graph, check_built(graph))
-        assert exact is not None and all(exact)
+        assert exact is not None and exact[0]  # means beside it are not
         compare_bytes(f"network {seed}", outputs, reference(engine, inputs), exact)
         if batch == BATCH and engine.team is not None:
             again = by_chance(engine, inputs, outputs, random.Random(seed))
