@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzz_case import BATCH, by_chance, compare_bytes, exact_outputs
 from fuzz_seeds import write_bytes
 from integer_graphs import IntegerGraph
 from random_integer_graphs import random_network
@@ -21,6 +20,8 @@ SEEDS, PART = 120, 20
 
 
 def compare(graph: Graph, folder: Path, seed: int) -> None:
+    from fuzz_case import BATCH, by_chance, compare_bytes, exact_outputs
+
     engine = load(write_bytes(folder, f"{seed}", graph), threads=1 + seed % 2, tune=False)
     generator = np.random.default_rng(seed)
     for batch in (BATCH, 1, 5):
