@@ -67,7 +67,7 @@ PARALLEL: dict[str, tuple[str, ...]] = {
 # differ in what is compiled, and so may lines. How long files are on average is nobody's limit.
 LIMITS: dict[str, int] = {
     "files": 212,
-    "lines": 38_500,
+    "lines": 39_500,
     "files of 50 lines or fewer": 36,
     "files over 400 lines": 7,
     "imported by exactly one module": 58,
