@@ -104,7 +104,7 @@ def test_each_value_is_converted_once_and_never_there_and_back(name):
     assert not {"conv2d", "linear"} & set(kinds(graph))
 
 
-def test_a_residual_block_stays_in_bytes_and_what_a_mean_reads_is_float32():
+def test_a_residual_block_stays_in_bytes_and_so_does_what_a_mean_over_all_pixels_alone_reads():
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -119,13 +119,39 @@ def test_a_residual_block_stays_in_bytes_and_what_a_mean_reads_is_float32():
     graph = made_of(Block(), torch.randn(2, 4, 8, 8))
     assert kinds(graph) == [
         *("quantize", "conv2d_int8", "conv2d_int8", "conv2d_int8"),
-        *("relu", "mean", "quantize", "linear_int8"),
+        *("dequantize", "mean", "quantize", "linear_int8"),
     ]
     block, last = graph.ops[2], graph.ops[3]
     assert block.fields["residual"] == block.inputs[0]
     assert (block.fields["out_zero"], block.fields["low"], block.fields["high"]) == (128, 128, 255)
     assert block.fields["residual_factor"] == 1.0
-    assert last.fields["out_zero"] is None and graph.ops[-1].fields["out_zero"] is None
+    assert last.fields["out_zero"] == 128 and graph.ops[-1].fields["out_zero"] is None
+
+
+def test_what_a_mean_and_another_float_operation_read_is_float32():
+    class Squeezed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.squeeze = nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x):
+            x = torch.relu(self.conv(x))
+            return x * torch.sigmoid(self.squeeze(x.mean((2, 3), keepdim=True)))
+
+    graph = made_of(Squeezed(), torch.randn(2, 4, 8, 8))
+    assert kinds(graph) == ["quantize", "conv2d_int8", "relu", "mean", "quantize", "conv2d_int8", "sigmoid", "mul"]
+
+
+def test_floats_that_are_moved_and_averaged_stay_floats():
+    class Moved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(x.permute(0, 3, 1, 2).mean((2, 3)))
+
+    assert kinds(made_of(Moved(), torch.randn(2, 8, 8, 4))) == ["permute", "mean", "quantize", "linear_int8"]
 
 
 def test_pools_joins_and_moves_pass_bytes_on_in_one_scale():

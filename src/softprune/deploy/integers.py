@@ -78,22 +78,23 @@ def _is_elementwise(op: Op) -> bool:
 def plan_integers(graph: Graph, kept: Collection[str]) -> IntegerPlan:
     """Choose what becomes integer: layers, but for those whose output is in ``kept``, and what moves bytes.
 
-    A layer makes bytes where another integer layer reads them, also behind moves and activations; where only float
-    operations read its output, or the network gives it back, it makes float32.
+    A layer makes bytes where another integer layer reads them, also behind moves and activations, or a mean over all
+    pixels alone, since bytes are summed exactly; where other float operations read its output, or the network gives it
+    back, it makes float32.
     """
     layers = {op.output for op in graph.ops if is_layer(op) and op.output not in kept}
-    as_bytes, as_floats = _wanted(graph, layers)
+    as_bytes, as_floats, summed = _wanted(graph, layers)
     made: set[str] = set()
     for op in graph.ops:
-        wanted = op.output in as_bytes
+        wanted, either = op.output in as_bytes, op.output in summed
         inside = [name in made for name in op.inputs]
         if op.output in layers:
-            becomes = wanted and op.output not in graph.outputs
+            becomes = (wanted or either) and op.output not in graph.outputs
         elif op.kind in EITHER:
             mixed = wanted and (any(inside) or op.output not in as_floats)
-            becomes = mixed or (all(inside) and op.kind != "concat")
+            becomes = mixed or (all(inside) and (either or op.kind != "concat"))
         else:
-            becomes = wanted and _is_elementwise(op) and all(inside)
+            becomes = (wanted or either) and _is_elementwise(op) and all(inside)
         if becomes:
             made.add(op.output)
     tables = {op.output for op in graph.ops if op.output in made and op.output not in layers and op.kind not in EITHER}
@@ -101,22 +102,32 @@ def plan_integers(graph: Graph, kept: Collection[str]) -> IntegerPlan:
     return IntegerPlan(plan, frozenset(layers), frozenset(tables), frozenset(made), _groups(plan, layers, tables, made))
 
 
-def _wanted(graph: Graph, layers: Collection[str]) -> tuple[set[str], set[str]]:
-    """The values that somebody reads as bytes, and those that somebody reads as floats."""
+def _wanted(graph: Graph, layers: Collection[str]) -> tuple[set[str], set[str], set[str]]:
+    """The values that somebody reads as bytes, those that somebody reads as floats, and those that are only summed."""
     as_bytes: set[str] = set()
     as_floats = set(graph.outputs)
+    summed: set[str] = set()
+    users = graph.users()
     for op in reversed(graph.ops):
         if op.output in layers:
             as_bytes.add(op.inputs[0])
             # A residual is added to what the layer makes and is of its kind.
-            bytes_out = op.output in as_bytes and op.output not in graph.outputs
+            bytes_out = op.output in as_bytes | (summed - as_floats) and op.output not in graph.outputs
             (as_bytes if bytes_out else as_floats).update(op.reads[1:])
         elif op.kind in EITHER or _is_elementwise(op):
-            for wanted in (as_bytes, as_floats):
+            for wanted in (as_bytes, as_floats, summed):
                 wanted.update(op.inputs if op.output in wanted else ())
+        elif _is_mean_of_pixels(graph, op) and len(users[op.inputs[0]]) == 1:
+            summed.update(op.inputs)
         else:
             as_floats.update(op.reads)
-    return as_bytes, as_floats
+    return as_bytes, as_floats, summed - as_bytes - as_floats
+
+
+def _is_mean_of_pixels(graph: Graph, op: Op) -> bool:
+    if op.kind == "mean":
+        return len(graph.shapes[op.inputs[0]]) == 4 and sorted(axis % 4 for axis in op.fields["axes"]) == [2, 3]
+    return op.kind == "adaptive_avg_pool2d" and list(op.fields["size"]) == [1, 1]
 
 
 def _split(graph: Graph, layers: set[str], tables: set[str], made: set[str]) -> Graph:
