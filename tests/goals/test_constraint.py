@@ -133,6 +133,22 @@ def test_a_total_that_one_weight_more_would_exceed_is_met(cut, spent, met):
     assert (given.spent(), given.met(1.0)) == (spent, met)
 
 
+class Joint:
+    """What units cost together: the square of their number."""
+
+    def now(self):
+        return self
+
+    def total(self, alive):
+        return sum(int(mask.sum()) for mask in alive) ** 2
+
+
+def test_what_units_cost_together_is_asked_of_their_joint_cost():
+    given = replace(sparsified(schedule=constant()).goals[0], joint=Joint())
+    # Each time they must be solved for anew, since one unit may change what the others cost.
+    assert given.spent() == 30**2 and not given.met(1.0)
+
+
 def test_a_goal_is_reached_once_all_of_it_is_asked_for():
     given = constraint(Params(30), linear(0.0, 0.5))
     assert [given.reached(p) for p in (0.0, 0.49, 0.5, 1.0)] == [False, False, True, True]
@@ -180,6 +196,9 @@ def test_what_is_no_copy_is_refused_by_name():
     masks = sparsified(GMP()).targets
     with pytest.raises(ValueError, match=r"0\.weight was frozen since this copy was made"):
         copied(ours, masks)
+    # Also where only a later one is, of a copy that nobody trained.
+    with pytest.raises(ValueError, match=r"1\.weight was frozen since this copy was made"):
+        copied(ours, [sparsified().targets[0], masks[1]])
 
 
 def test_a_part_of_a_copy_has_its_targets_and_a_predictor_of_its_own():

@@ -141,6 +141,8 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
      "more halvings find the same density, closer than a unit"),
     ("goals/scan.py", "if weights < WORTH_THREADS or threads == 1", "weights < WORTH_THREADS or threads == 1 -> ",
      "threads change how long it takes alone"),
+    ("goals/scan.py", "PIECE = ", "17 -> 18", "pieces of any length find the same"),
+    ("goals/select.py", "weights_per_log: float = ", "0.0 -> 1.0", "without a last border it is not asked for"),
     ("goals/solve.py", "return {}", "return {} -> return None", "both say that nothing learns"),
     ("methods/masks.py", "named = chain(", "False -> True", "of a buffer with two names the first is always the same"),
     ("methods/snfs.py", "gone[target.name] = ", "1.0 -> 2.0", "any number below 0 lies behind every size"),
@@ -556,8 +558,9 @@ class Reach:
         for test in sorted(reaching, key=lambda t: (self.seconds[t], t)):
             family = test.partition("[")[0]
             # Of many cases of one test the second says little that the first does not; and the tests that are named
-            # after the file are meant for it.
-            apart = 1 if mutant.source.path.stem in Path(family.partition("::")[0]).stem else 5
+            # after the file are meant for it; if they are for all of it, those of its room.
+            file = Path(family.partition("::")[0])
+            apart = 1 if mutant.source.path.stem in file.stem or (whole and mutant.source.room in file.parts) else 5
             order.append(((self.seconds[test] + 0.005) * apart * (1 + ranks[family]) / (1 + kills.get(test, 0)), test))
             ranks[family] += 1
         chosen, sum_ = [], 0.0
