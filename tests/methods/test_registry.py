@@ -1,14 +1,14 @@
 """Methods as plain data, there and back."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass, fields
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softprune.methods import STR, KeepZeros, from_config, method_names, register, to_config
+from softprune.methods import ST3, STR, KeepZeros, from_config, method_names, register, to_config
 from softprune.methods.base import _METHODS
 from softprune.ops import Backward, Custom, Exp, G, Sigmoid, Softplus
 
@@ -109,3 +109,29 @@ def test_what_a_file_leaves_out_is_the_default():
 def test_values_that_are_no_part_of_a_method_are_refused(value):
     with pytest.raises(ValueError, match="cannot read the value"):
         from_config({"method": "str", "backward": value})
+
+
+OURS = {name: cls for name, cls in _METHODS.items() if cls.__module__.startswith("softprune.")}
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_a_method_does_not_change_once_it_is_made(name):
+    method = from_config({"method": name})
+    for key in [field.name for field in fields(method)] or ["anything"]:
+        with pytest.raises(FrozenInstanceError):
+            setattr(method, key, 1)
+    assert hash(method) == hash(from_config({"method": name})) and method == from_config({"method": name})
+
+
+def test_what_is_said_of_methods():
+    drawn = {name for name, cls in OURS.items() if not cls.selects}
+    assert drawn == {"dsr", "keep-zeros", "set", "snip", "static"}
+    masks = {name for name, cls in OURS.items() if cls.moves_masks}
+    assert masks == {"dsr", "rigl", "set", "snfs", "snip", "static"}
+    assert {name for name, cls in OURS.items() if "none" in cls.accepts} == {"autosparse", "keep-zeros", "str", "vd"}
+
+
+def test_the_settings_of_a_goal_are_checked_for_every_method():
+    for make in (ST3, STR):
+        with pytest.raises(ValueError, match="min_keep is a number of weights, 0 or more; got -1"):
+            make(min_keep=-1)

@@ -234,3 +234,18 @@ def test_a_held_threshold_goes_on_with_the_leak_of_now():
 def test_a_leak_is_where_the_threshold_is():
     s = nn.Parameter(torch.empty(1, device="meta"))
     assert SoftThreshold(s, Sigmoid(), backward=annealed()).leak.is_meta
+
+
+def test_without_being_told_a_threshold_keeps_none_and_a_held_one_does_not_rescale():
+    w = torch.tensor([[0.2, 0.9, 3.0]])
+    transform = SoftThreshold(nn.Parameter(torch.tensor([9.0])), Exp())
+    transform.after_step_(w, 0.5)
+    assert int(torch.count_nonzero(transform(w))) == 0
+    torch.testing.assert_close(HeldThreshold(torch.tensor([0.5]), 2)(w), torch.tensor([[0.0, 0.4, 2.5]]))
+
+
+def test_a_solved_mask_knows_its_threshold_and_what_it_would_meet():
+    transform = SolvedMask(torch.tensor([0.2, 0.9, 3.0]))
+    transform.take_(torch.tensor([0.5]), torch.tensor([7.0]), torch.tensor([0.2, 0.9, 3.0]))
+    assert (float(transform.alpha), float(transform.crossing), transform.rise) == (0.5, 7.0, None)
+    assert transform.mask.tolist() == [False, True, True] and transform.s.shape == (1,)

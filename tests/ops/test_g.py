@@ -132,3 +132,8 @@ def test_without_bounds_a_function_is_looked_at_from_minus_twenty_to_zero():
     for ends in ((-19.99, 0.0), (-20.0, -0.01)):
         with pytest.raises(ValueError, match="g is not finite"):
             Custom(f=only_between(*ends), f_inverse=torch.logit)
+
+
+def test_the_scale_of_a_function_of_ones_own_is_checked_too():
+    with pytest.raises(ValueError, match=r'k must be a positive number or "auto", got -1'):
+        Custom(k=-1)
