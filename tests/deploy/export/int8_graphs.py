@@ -1,6 +1,8 @@
-"""Graphs with integer operations, made by hand, and the bytes inside them."""
+"""Graphs with integer operations, made by hand, the bytes inside them, and a network to be quantised by others."""
 
 import numpy as np
+import torch
+from torch import nn
 
 from softprune.deploy.format.graph import Graph, Op, Weight
 from softprune.deploy.format.operations import OPERATIONS
@@ -95,3 +97,22 @@ def every_value(graph, x):
     names = [*(op.output for op in graph.ops if kinds[op.output] == BYTE), *graph.outputs]
     found = run({**graph.document, "outputs": names}, graph.weights, [x])
     return dict(zip(names, found, strict=True))
+
+
+class Residual(nn.Module):
+    """What residual networks are made of, and branches that are joined."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.pool = nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(3, 2, 1)
+        self.first, self.second = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.short, self.depthwise = nn.Conv2d(8, 12, 1, 2), nn.Conv2d(12, 12, 3, padding=1, groups=12)
+        self.left, self.right = nn.Conv2d(12, 6, 1), nn.Conv2d(12, 5, 1)
+        self.head, self.last = nn.Linear(11, 16), nn.Linear(16, 7)
+
+    def forward(self, x):
+        x = self.pool(self.stem(x).relu())
+        x = (x + self.second(self.first(x).relu())).relu()
+        x = nn.functional.relu6(self.depthwise(self.short(x)))
+        x = torch.cat([self.left(x), self.right(x).sigmoid()], 1)
+        return self.last(self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)).relu())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from exported_networks import thin_out
-from int8_graphs import small_network, tokens_network
+from int8_graphs import Residual, small_network, tokens_network
 from torch import nn
 
 from softprune.deploy.export import export_onnx
@@ -19,25 +19,6 @@ from softprune.deploy.format.spx import read_spx
 onnx = pytest.importorskip("onnx", reason="needs onnx: pip install 'softprune[onnx]'")
 runtime = pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install 'softprune[bench]'")
 quantization = pytest.importorskip("onnxruntime.quantization", reason="needs onnxruntime's quantiser")
-
-
-class Residual(nn.Module):
-    """What residual networks are made of, and branches that are joined."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem, self.pool = nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(3, 2, 1)
-        self.first, self.second = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
-        self.short, self.depthwise = nn.Conv2d(8, 12, 1, 2), nn.Conv2d(12, 12, 3, padding=1, groups=12)
-        self.left, self.right = nn.Conv2d(12, 6, 1), nn.Conv2d(12, 5, 1)
-        self.head, self.last = nn.Linear(11, 16), nn.Linear(16, 7)
-
-    def forward(self, x):
-        x = self.pool(self.stem(x).relu())
-        x = (x + self.second(self.first(x).relu())).relu()
-        x = nn.functional.relu6(self.depthwise(self.short(x)))
-        x = torch.cat([self.left(x), self.right(x).sigmoid()], 1)
-        return self.last(self.head(nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)).relu())
 
 
 def session(path):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softprune.deploy.export.exporting import with_suffix
-from softprune.deploy.export.qdq import Code, Numbers, QdqBuilder, Stored
+from softprune.deploy.export.qdq import CODES, Code, Numbers, QdqBuilder, Stored
 from softprune.deploy.format.graph import Graph
 
 MOST_BYTES = 2 << 30
@@ -138,9 +138,8 @@ class _NodeReader:
             except (ValueError, TypeError, IndexError) as error:
                 raise ValueError(f"{where}: {error}") from error
             shared = self._uses[node.output] > 1
-            held = isinstance(made, str | Code | Numbers | Stored | np.ndarray)
             # What several nodes read is computed once.
-            self.values[node.output] = self.builder.number(made) if shared and not held else made
+            self.values[node.output] = self.builder.number(made) if shared and not isinstance(made, CODES) else made
         outputs = [self.values[put.name] for put in self._graph.output]
         if any(isinstance(x, Code) for x in outputs):
             raise ValueError("an output is of whole numbers: it must be dequantised")

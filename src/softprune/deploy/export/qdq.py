@@ -72,6 +72,10 @@ class Stored:
         found -= self._along(self.zero).astype(found.dtype)
         return found
 
+    def reshaped(self, shape: Shape) -> Stored:
+        """With the same axis in front."""
+        return replace(self, held=self.held.reshape(shape))
+
     @property
     def numbers(self) -> NDArray[np.float32]:
         found: NDArray[np.float32] = self.values.astype(np.float32) * self._along(self.scale)
@@ -120,6 +124,10 @@ CURVES: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "hardswish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
 }
 BOUNDS = {"relu": (0.0, np.inf), "relu6": (0.0, 6.0)}
+
+
+# What several readers may have without computing it twice.
+CODES = str, Code, Numbers, Stored, np.ndarray
 
 
 class QdqBuilder:

@@ -203,7 +203,7 @@ def _translated(builder: GraphBuilder, node: Node, rules: Rules) -> Any:
     rule = rules.get(str(node.target))
     if rule is None:
         raise UnsupportedError("unknown to the format")
-    if not single:
+    if not single and not str(node.target).startswith("quantized_decomposed."):
         raise UnsupportedError(f"makes {made.dtype}, and all values are float32")  # type: ignore[union-attr]
     return rule(builder, *node.args, **node.kwargs)
 
