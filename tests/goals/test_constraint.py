@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import softprune
-from softprune import GMP, STR, Flops, Params, Sparsity, constant, linear
+from softprune import GMP, STR, Flops, Latency, Params, Sparsity, constant, linear
 from softprune.budget.costs import Profile, TensorCost
+from softprune.budget.latency import LatencyTable, LayerTime
 from softprune.goals.constraint import FLOOR_SHARE, copied, make_constraint
 
 PROFILE = Profile((TensorCost("0.weight", (4, 10), 400), TensorCost("1.weight", (5, 4), 20)), other_macs=7)
@@ -64,6 +65,16 @@ def test_where_weights_cost_together_the_density_falls_evenly():
     # Of a square and a plain tensor: 30 * 30 + 15.
     mixed = replace(squares, tensors=(tensors[0], given.tensors[1]), full=1620.0, final=410.0)
     assert [mixed.allowed(p) for p in (0.0, 0.5, 1.0)] == [1620, 915, 410]
+
+
+def test_one_density_meets_a_goal_whose_weights_cost_together():
+    layers = (("0.weight", (4, 10), (0.003, 0.004, 0.02)), ("1.weight", (5, 4), (0.001, 0.009, 0.01)))
+    times = tuple(LayerTime(name, shape, (0.1, 0.5, 1.0), seconds) for name, shape, seconds in layers)
+    table = LatencyTable(times, fixed=0.001, processor="a", level="avx2", threads=1, batch=1)
+    given = constraint(Latency(15.0, table))
+    assert table.total(dict.fromkeys(("0.weight", "1.weight"), given.density)) == pytest.approx(0.015, rel=1e-3)
+    # A straight line would have given 14 of 30.
+    assert given.density > 0.5
 
 
 def test_floors_are_a_twentieth_of_an_equal_share_and_one_weight_at_least():

@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from softprune import Filters, Flops, Params, Sparsity, global_magnitude, profile
+from softprune.goals.base import Goal
 
 
 def model_of(*rows, dtype=torch.float32):
@@ -89,6 +90,15 @@ def test_goals_that_count_more_than_the_weights_are_refused():
     for goal, message in ((Params(9, "all"), "an allocator does not see"), (Filters(3), "counts filters")):
         with pytest.raises(ValueError, match=message):
             global_magnitude(Chain(), goal)
+
+
+def test_a_goal_of_ones_own_that_counts_multiply_adds_needs_them():
+    class Half(Goal):
+        def amount(self, profile):
+            return profile.macs / 2
+
+    with pytest.raises(ValueError, match="multiply-adds were not counted"):
+        global_magnitude(Chain(), Half())
 
 
 def test_only_the_profiles_tensors_are_ranked():

@@ -113,6 +113,8 @@ def test_functions_that_just_have_the_properties_are_accepted():
     # An inverse may be off by a millionth of s.
     nearly = Custom(f=torch.exp, f_inverse=lambda a: torch.log(a) * (1 + 5e-7))
     assert float(nearly(torch.zeros(1))) == 1.0
+    with pytest.raises(ValueError, match="g is not undone by f_inverse at s = -0"):
+        Custom(f=torch.exp, f_inverse=lambda a: torch.log(a) + 1.5e-6)
     with pytest.raises(ValueError, match="s_low must be below s_high"):
         Custom(s_low=-1.0, s_high=-1.0)
 

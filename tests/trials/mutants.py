@@ -147,6 +147,12 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     ("methods/masks.py", "named = chain(", "False -> True", "of a buffer with two names the first is always the same"),
     ("methods/snfs.py", "gone[target.name] = ", "1.0 -> 2.0", "any number below 0 lies behind every size"),
     ("methods/transforms.py", "lower = (alpha * ratio", "1.0 -> 2.0", "the floor is what is left from a step of 1 on"),
+    ("goals/scan.py", "if count >= enough", "count >= enough -> count > enough", "then it is found a piece later"),
+    ("goals/scan.py", "np.subtract(up.view", "np.subtract(up.view(np.int8), down.view(np.int8), out=sign, cast",
+     "numpy turns small integers into floats without being told"),
+    ("ops/threshold.py", "if leak == 1.0", "1.0 -> 2.0", "the longer way gives the whole gradient as well"),
+    ("ops/threshold.py", "if layout is None or", "a.is_contiguous(memory_format=layout) -> ",
+     "without the shorter way for channels last the longer gives the same"),
 )  # fmt: skip
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
