@@ -1,5 +1,6 @@
 """Sweeps in pieces, at once and by threads find the same, whatever the layout of the tensor and of its thresholds."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -81,6 +82,17 @@ def test_zeros_are_counted_only_as_far_as_needed(monkeypatch):
     monkeypatch.setattr(sweep, "PIECE", 4)
     rows = rows_of(torch.tensor([0.0, 1, 0, 2, 0, 0, 3, 0, 4, 5]), (1,))
     assert [count_nonzero(rows, enough=n) for n in (1, 2, 3, 5, 9)] == [1, 2, 3, 5, 5]
+
+
+def test_the_first_weight_is_counted_too():
+    assert count_nonzero(rows_of(torch.tensor([3.0, 0, 4]), (1,)), enough=9) == 2
+
+
+def test_a_weight_that_is_a_threshold_is_below_it_at_once_too():
+    rows = rows_of(torch.tensor([1.0, -2.0, 3.0, 4.0]), (1,))
+    low, high = (np.array([t], np.float32) for t in (1.0, 3.0))
+    for found in (find(rows, low, high), sweep._find_at_once(rows, low, high)):
+        assert (found.position.tolist(), found.size.tolist(), found.above) == ([1, 2], [2.0, 3.0], 1)
 
 
 def test_threads_keep_the_order(monkeypatch):

@@ -131,6 +131,12 @@ def test_weights_that_repeat_in_the_rhythm_of_the_sample_are_still_counted(scale
     assert int((w.abs() > found[0].alpha).sum()) == kept
 
 
+def test_of_many_filters_with_scales_of_their_own_a_part_is_sorted():
+    w = torch.randn(2000, 200, generator=torch.Generator().manual_seed(0))
+    (found,), _ = selected([Ranked(w, torch.linspace(0.5, 2.0, 2000).unsqueeze(1))], 1000)
+    assert found.kept == 1000 == int((w.abs() > found.alpha).sum())
+
+
 def test_in_half_precision_a_weight_just_above_the_border_of_others_is_not_lost():
     # With 1/2 - 2^-25 for a scale the key of 1/4 is just above the border of 1/2; their thresholds are just apart.
     first, second = torch.tensor([0.5, 0.625]).half(), torch.tensor([0.25]).half()

@@ -52,15 +52,16 @@ def test_a_mean_that_is_no_size_starts_at_one(rows):
     assert math.isfinite(state(sparsifier, "s")[0])
 
 
-@pytest.mark.parametrize(("pace", "s"), [(3.0, math.log(1.25)), (0.0, math.log(2.0))])
-def test_a_tensor_at_its_floor_is_told_what_that_means_if_it_learns(pace, s):
+@pytest.mark.parametrize("size", [1.0, 1 / 1024])
+@pytest.mark.parametrize(("pace", "s"), [(3.0, math.log(1.25)), (0.5, math.log(1.25)), (0.0, math.log(2.0))])
+def test_a_tensor_at_its_floor_is_told_what_that_means_if_it_learns(pace, s, size):
     # Keys 8, 1, 3, 4 and, with t = 2, 3 and 2.5: the second keeps one at a border of 2.5 while that of the first is 4.
-    sparsifier = made(STR(pace=pace), 2)
+    sparsifier = made(STR(pace=pace), 2, [[[size * w for w in line] for line in rows] for rows in ROWS])
     first, second = (t.transform for t in sparsifier.targets)
     second.s.fill_(math.log(2.0))
     second.pull.fill_(7.0)
     sparsifier.solve()
-    assert (float(first.alpha), float(second.alpha)) == (4.0, 5.0)
+    assert (float(first.alpha), float(second.alpha)) == (4.0 * size, 5.0 * size)
     assert float(second.s) == pytest.approx(s, abs=1e-6) and float(first.s) == 0.0
     assert (float(second.pull), float(second.crossing)) == (0.0, 0.0)
 
