@@ -63,3 +63,11 @@ def test_every_place_is_drawn_about_as_often():
 
 def test_the_mask_is_where_its_scores_are():
     assert largest(torch.empty(2, 3, device="meta"), 2).device.type == "meta"
+
+
+def test_of_many_equal_scores_the_first_are_taken():
+    scores = torch.randint(3, (50, 40), generator=torch.Generator().manual_seed(0)).float()
+    flat = scores.flatten().tolist()
+    order = sorted(range(len(flat)), key=lambda n: (-flat[n], n))
+    for count in (1, 300, 1000, 1700):
+        assert sorted(order[:count]) == largest(scores, count).flatten().nonzero().flatten().tolist()

@@ -157,6 +157,10 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     ("ops/threshold.py", "if leak == 1.0", "1.0 -> 2.0", "the longer way gives the whole gradient as well"),
     ("ops/threshold.py", "if layout is None or", "a.is_contiguous(memory_format=layout) -> ",
      "without the shorter way for channels last the longer gives the same"),
+    ("ops/threshold.py", "plain = not leak.is_cpu", "not leak.is_cpu -> leak.is_cpu",
+     "the composition has the same values and gradients, and is only slower"),
+    ("ops/threshold.py", "if alpha.dim() > w.dim()", "alpha.dim() > w.dim() -> alpha.dim() >= w.dim()",
+     "one number is the same for all with or without dimensions"),
 )  # fmt: skip
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
