@@ -182,6 +182,64 @@ def test_damaged_files_end_in_value_errors(tmp_path):
     assert refused > 30
 
 
+NUMBERS = [-(1 << 62), -128, -1, 0, 1, 2, 255, 256, 1 << 20, 1 << 31, 1 << 62]
+FLOATS = [0, -1, np.nan, np.inf, 1e-40, 1e38]
+
+
+def distort(graph, generator):
+    """Change an attribute, an input, a kind, a number or a size, or leave out a node."""
+    node, tensor = (part[generator.integers(len(part))] for part in (graph.node, graph.initializer))
+    other = graph.node[generator.integers(len(graph.node))]
+    what = generator.integers(0, 6)
+    if what == 0 and node.attribute:
+        attribute = node.attribute[generator.integers(len(node.attribute))]
+        if attribute.ints:
+            attribute.ints[generator.integers(len(attribute.ints))] = int(generator.choice(NUMBERS))
+        else:
+            attribute.i = int(generator.choice(NUMBERS))
+    elif what == 1 and node.input:
+        node.input[generator.integers(len(node.input))] = str(generator.choice([*other.input, *other.output, ""]))
+    elif what == 2:
+        node.op_type = other.op_type
+    elif what == 3 and tensor.dims:
+        tensor.dims[generator.integers(len(tensor.dims))] = int(generator.choice(NUMBERS))
+    elif what == 4:
+        array = onnx.numpy_helper.to_array(tensor).copy()
+        numbers = NUMBERS if array.dtype.kind in "iu" else FLOATS
+        array.reshape(-1)[0] = np.array(generator.choice(numbers)).astype(array.dtype)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    else:
+        graph.node.remove(node)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the distortions themselves
+def test_distorted_networks_are_read_or_refused(tmp_path):
+    path = quantised(thin_out(Residual(), 0.5), (3, 14, 14), tmp_path)
+    whole = onnx.load(str(path))
+    outcomes = Counter()
+    for seed in range(200):
+        model = onnx.ModelProto()
+        model.CopyFrom(whole)
+        distort(model.graph, np.random.default_rng(seed))
+        onnx.save(model, str(path))
+        try:
+            read_onnx_int8(path)
+            outcomes["read"] += 1
+        except ValueError as error:
+            assert str(path) in str(error)
+            outcomes["refused"] += 1
+    assert outcomes["read"] > 10 and outcomes["refused"] > 60
+
+
+def test_a_stride_of_zero_is_named(tmp_path):
+    def change(graph):
+        next(a for node in graph.node for a in node.attribute if a.name == "strides").ints[:] = [0, 1]
+
+    path = quantised(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), (3, 5, 5), tmp_path)
+    with pytest.raises(ValueError, match=r"Conv .*stride is \[0, 1\]"):
+        read_onnx_int8(changed(path, change))
+
+
 def test_a_weight_that_is_shared_too_often_is_refused(tmp_path):
     def share(graph):
         again = next(node for node in graph.node if node.op_type == "Add")

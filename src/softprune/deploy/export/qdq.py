@@ -6,7 +6,7 @@ quantisation, layer, residual, bounds and rounding become one operation on bytes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,14 +149,18 @@ class QdqBuilder:
 
     def emit(self, kind: str, inputs: Sequence[str], path: str | None = None, **fields: Any) -> str:
         """Add an operation whose fields and shapes fit; the name of its value."""
-        given = {**dict.fromkeys(OPERATIONS[kind].fields), **fields}
-        op = Op(kind, self.path if path is None else path, list(inputs), f"t{len(self.graph.ops)}", given)
-        for key, check in OPERATIONS[kind].fields.items():
-            if not check(given[key]):
-                raise ValueError(f"{op}: {key} is {given[key]!r:.100}, which is not in the format")
-        self.shapes[op.output] = OPERATIONS[kind].shape(Scope(op, self.shapes, self._weights, BATCH))
+        op = Op(kind, self.path if path is None else path, list(inputs), f"t{len(self.graph.ops)}", fields)
+        self.shapes[op.output] = self._fit(op, self._weights)
         self.graph.ops.append(op)
         return op.output
+
+    def _fit(self, op: Op, weights: Mapping[str, Weight]) -> Shape:
+        """The shape that an operation makes, after a check of its fields, of which it gets all."""
+        op.fields = {**dict.fromkeys(OPERATIONS[op.kind].fields), **op.fields}
+        for key, check in OPERATIONS[op.kind].fields.items():
+            if not check(op.fields[key]):
+                raise ValueError(f"{op}: {key} is {op.fields[key]!r:.100}, which is not in the format")
+        return OPERATIONS[op.kind].shape(Scope(op, self.shapes, weights, BATCH))
 
     def weight(self, array: NDArray[Any]) -> str:
         self._left -= array.nbytes
@@ -231,8 +235,8 @@ class QdqBuilder:
                 raise ValueError("asymmetric weights are not read: their zero must be in the middle, 0 of int8")
             scale = np.broadcast_to(weight.scale.reshape(-1), (len(held),))
             stored = replace(weight, scale=scale)
-            probe = Op(kind, self.path, [x.code.name], "", {**fields, "weight": "w", "bias": None, "residual": None})
-            shape = OPERATIONS[kind].shape(Scope(probe, self.shapes, {"w": Weight(held.shape, held)}, BATCH))
+            probe = Op(kind, self.path, [x.code.name], "", {**fields, "weight": "w"})
+            shape = self._fit(probe, {"w": Weight(held.shape, held)})
             return Layer(f"{kind}_int8", x.code, shape, self.path, stored, bias, fields)
         plain = weight.numbers if isinstance(weight, Stored) else held
         names = {"weight": self.weight(plain.astype(np.float32))}
