@@ -191,6 +191,15 @@ def test_what_cannot_be_quantised_is_refused_with_the_way_out():
         softprune.quantize(net, batches())
 
 
+def test_a_call_takes_what_the_engine_takes_and_refuses_to_lose_a_gradient():
+    quantised, x = softprune.quantize(small_net(), batches()), batches()[0]
+    assert quantised(x).shape == (8, 5)
+    with pytest.raises(ValueError, match="no gradients"):
+        quantised(x.clone().requires_grad_())
+    with pytest.raises(ValueError, match="must have shape"):
+        quantised(x[:, :2])
+
+
 def test_values_that_are_not_finite_are_refused_by_the_layer_that_makes_them():
     net = small_net()
     with torch.no_grad():

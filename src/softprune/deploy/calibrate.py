@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from softprune.deploy.engine.inference import load
+from softprune.deploy.engine.inference import Engine, load
 from softprune.deploy.export.exporting import write_spx
 from softprune.deploy.format.graph import Array, Graph, Op, Weight
 from softprune.deploy.format.operations import splits
 from softprune.deploy.integers import Affine, IntegerPlan, computed, graph_beside, integer_rows, layer_weights
 
 Arrays = list[Array]
-Network = Callable[[Arrays], Arrays]
 Wide = NDArray[np.float64]
 # Bins on each side of zero: eight for every step of a byte, or more.
 BINS = 4096
@@ -35,26 +34,21 @@ CUTS = np.linspace(1.0, 0.1, 91)
 WAYS = ("minmax", "mse")
 
 
-def network_of(graph: Graph) -> Network:
-    """The graph as a function of its inputs, computed by the engine."""
+def engine_of(graph: Graph) -> Engine:
+    """An engine that runs the graph."""
     with TemporaryDirectory(prefix="softprune-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.spx"
         write_spx(graph, path)
         # The engine maps the file; a mapped file may lose its name.
-        engine = load(path, tune=False)
-
-    def call(inputs: Arrays) -> Arrays:
-        found = engine(*inputs)
-        return list(found) if isinstance(found, tuple) else [found]
-
-    return call
+        return load(path, tune=False)
 
 
 def outputs_of(graph: Graph, parts: Sequence[Arrays], words: str) -> Iterator[tuple[Arrays, Arrays]]:
     """Inputs and outputs of the graph, part by part; a terminal sees how far it is."""
-    console, network = Console(stderr=True), network_of(graph)
+    console, engine = Console(stderr=True), engine_of(graph)
     for inputs in track(parts, words, console=console, transient=True, disable=not console.is_terminal):
-        yield inputs, network(inputs)
+        found = engine(*inputs)
+        yield inputs, list(found) if isinstance(found, tuple) else [found]
 
 
 def divided(graph: Graph, batches: Sequence[Arrays]) -> list[Arrays]:

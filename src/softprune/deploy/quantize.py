@@ -18,18 +18,17 @@ from torch.utils import _pytree as pytree
 from softprune.deploy.calibrate import (
     WAYS,
     Arrays,
-    Network,
     Observed,
     bias_shifts,
     codes_by,
+    engine_of,
     layer_errors,
-    network_of,
     observe,
     outputs_of,
     relative_error,
 )
 from softprune.deploy.export.aten import RULES
-from softprune.deploy.export.exporting import plain_module, with_suffix, write_spx
+from softprune.deploy.export.exporting import Accelerated, plain_module, with_suffix, write_spx
 from softprune.deploy.export.passes import simplify
 from softprune.deploy.export.translate import translate
 from softprune.deploy.format.graph import Graph
@@ -108,15 +107,13 @@ class QuantizedModel:
     def __init__(self, graph: Graph, report: QuantizationReport, structure: pytree.TreeSpec) -> None:
         self.graph, self.report = graph, report
         self._structure = structure  # of what the module returns: one tensor, a tuple, a dictionary
-        self._network: Network | None = None
+        self._inside: Accelerated | None = None
 
     def __call__(self, *inputs: Tensor) -> Any:
         """What the module returns for float32 inputs on the CPU, computed in integers."""
-        if self._network is None:
-            self._network = network_of(self.graph)
-        arrays = [x.detach().contiguous().numpy() for x in inputs]
-        outputs = [torch.from_numpy(array) for array in self._network(arrays)]
-        return pytree.tree_unflatten(outputs, self._structure)
+        if self._inside is None:
+            self._inside = Accelerated(engine_of(self.graph), self._structure)
+        return self._inside(*inputs)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a ``.spx`` file, from which `softprune.load` makes an engine; replaces one that is there."""
