@@ -118,6 +118,14 @@ def linear_network(shape: tuple[int, ...]) -> Graph:
     return net.give(net.linear(second, 50, 20, zero=100), (second, 100))
 
 
+def rows_with_floats() -> Graph:
+    """A block of a transformer without its attention: what is added to a linear layer's sums are floats."""
+    net = Network((19, 40))
+    wide = net.linear(net.quantize(), 40, 70, zero=128, out_zero=3)
+    bent = net.op("lookup", wide, table=net.weight(net.rng.integers(0, 256, 256).astype(np.uint8)))
+    return net.give(net.linear(bent, 70, 40, zero=3, residual=("x", 0)))
+
+
 def float_readers(kind: str, **fields: Any) -> Graph:
     """An image of bytes that one operation on floats reads."""
     net = Network((8, 9, 9))
@@ -170,6 +178,7 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
     "to floats": lambda: _one_conv((16, 8, 3, 3), out_zero=None),
     "1x1 to floats": lambda: _one_conv((16, 8, 1, 1), out_zero=None),
     "stride 2 to floats": lambda: _one_conv((16, 8, 3, 3), stride=2, out_zero=None),
+    "floats are added": rows_with_floats,
     "relu of floats": lambda: float_readers("relu"),
     "zeros of their own": zeros_of_their_own,
     "residuals": residual_network,

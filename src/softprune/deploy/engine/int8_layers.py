@@ -26,6 +26,7 @@ from softprune.deploy.engine.int8_layout import (
     up,
 )
 from softprune.deploy.engine.int8_moves import (
+    TRANSPOSE,
     add_move,
     image_side,
     place,
@@ -462,15 +463,18 @@ def _add_linear(b: Builder, op: Op, weight: Weight) -> None:
         size = (1, outputs, 1, rows)
         out = place(b, op.output, to.zero) if direct else temporary(b, rows_room(b, size, to.zero))
     elif rows < MANY_ROWS:
-        out = b.arena.contiguous(shape)
-        b.arrays[op.output] = out
-        out = out.reshape(rows, outputs)
+        b.arrays[op.output] = b.arena.contiguous(shape)
+        out = b.arrays[op.output].reshape(rows, outputs)
     else:
         grid = Grid(1, outputs, 1, 1, rows, Halo())
-        out = grid.view(b.arena.grid(grid))
-        leading = [4 * math.prod(lead[axis + 1 :]) for axis in range(len(lead))]
-        strides = (*leading, out.strides[1], *(4 for _ in features[1:]))
-        b.arrays[op.output] = np.ndarray(shape, np.float32, b.arena.owner(out), 4 * grid.margin, strides)
+        added = op.fields.get("residual") is not None
+        out = grid.view(b.temporary_grid(grid) if added else b.arena.grid(grid))
+        if added:  # what is added lies row by row
+            b.arrays[op.output] = b.arena.contiguous(shape)
+        else:
+            leading = [4 * math.prod(lead[axis + 1 :]) for axis in range(len(lead))]
+            strides = (*leading, out.strides[1], *(4 for _ in features[1:]))
+            b.arrays[op.output] = np.ndarray(shape, np.float32, b.arena.owner(out), 4 * grid.margin, strides)
     if source.numbering is None:
         b.program.add_kernel(op.path, "linear_int8", Linear8Kernel(*base, source, out, residual, to))
     else:
@@ -480,6 +484,10 @@ def _add_linear(b: Builder, op: Op, weight: Weight) -> None:
         parts = (b.library.facts, pixels, *base[2:], b.threads, b.arena, source.numbering, source)
         kernel = Conv8Kernel(*parts, offsets, target, residual, to, depthwise=False)
         b.program.add_kernel(op.path, "linear_int8", kernel)
+        if not isinstance(out, Value8) and op.fields.get("residual") is not None:
+            turned = Side8(b.arena.base(b.arrays[op.output]), 0, 1, 0, outputs, 0)
+            made = Side8(b.arena.base(out), 0, out.strides[1] // 4, 0, 1, 0)
+            add_move(b, op.path, "transpose", turned, made, (1, outputs, 1, rows), TRANSPOSE)
     if isinstance(out, Value8) and op.output not in b.values8:
         scatter(b, op, plain_rows(b, op.path, out).reshape(shape))
     _add_float_residual(b, op)

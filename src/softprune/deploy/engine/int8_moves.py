@@ -25,7 +25,7 @@ from softprune.deploy.engine.memory import Builder
 from softprune.deploy.format.graph import Array, Op
 from softprune.deploy.format.shapes import Shape
 
-COPY, LOOKUP, QUANTIZE, DEQUANTIZE = range(4)
+COPY, LOOKUP, QUANTIZE, DEQUANTIZE, TRANSPOSE = range(5)
 
 
 def logical(shape: Shape) -> Shape:
@@ -177,7 +177,13 @@ def zero_of(b: Builder, name: str) -> int:
 def lower_lookup(b: Builder, op: Op) -> None:
     source, out = b.values8[op.inputs[0]], place(b, op.output, zero_of(b, op.output))
     table = np.ascontiguousarray(b.weights[op.fields["table"]].dense().reshape(-1))
-    add_move(b, op.path, "lookup", side_of(b, out), side_of(b, source), out.size, LOOKUP, table=table)
+    sides, size = (side_of(b, out), side_of(b, source)), out.size
+    if out.tiled and source.tiled and out.numbering is not None and out.numbering == source.numbering:
+        # Nobody reads what lies between the pixels of tiles: each is one stretch.
+        step, tiles = tile_bytes(out.channels), out.numbering.tiles
+        sides = (Side8(side.base, 0, step, 0, 1, 0) for side in sides)  # type: ignore[assignment]
+        size = (1, tiles, 1, TILE * out.channels)
+    add_move(b, op.path, "lookup", *sides, size, LOOKUP, table=table)
 
 
 # Operations that move bytes: by plain arrays in the usual order, of which NumPy makes views.

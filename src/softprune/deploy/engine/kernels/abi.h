@@ -261,7 +261,7 @@ struct Side8 {
   int64_t first;  // place of the first element
 };
 
-enum Move8Kind : int32_t { kCopy8, kLookup8, kQuantize8, kDequantize8 };
+enum Move8Kind : int32_t { kCopy8, kLookup8, kQuantize8, kDequantize8, kTranspose8 };
 
 struct Move8 {
   Side8 out, in;

@@ -219,7 +219,8 @@ SPX_INLINE void move_line(const spx::Move8& op, const char* in, char* out, int64
       else real[i * to_step] = (float)(bytes[i * from_step] - op.zero) * op.scale;
     }
   };
-  if (in_step == 1 && out_step == 1) each(1, 1);
+  if (kind == spx::kLookup8 && in_step == 1 && out_step == 1) lookup_bytes(to, bytes, op.table, n);
+  else if (in_step == 1 && out_step == 1) each(1, 1);
   else if (in_step == 2 && out_step == 1) each(2, 1);
   else each(in_step, out_step);
 }
@@ -251,12 +252,51 @@ void move(const spx::Move8& op, const spx::Share& share) {
   }
 }
 
+// Blocks of 16 features of 16 rows are turned round: rows of floats become planes or tiles of bytes, or planes of floats
+// become rows of floats.
+template <int kind>
+void turn(const spx::Move8& op, const spx::Share& share) {
+  constexpr int64_t kBlock = 16;
+  const float* in = at(op.in.base, share);
+  float* out = at(op.out.base, share);
+  const float zero = (float)op.zero, rate = op.scale;
+  const int64_t blocks = (op.channels + kBlock - 1) / kBlock;
+  const int64_t begin = blocks * share.part / share.parts, end = blocks * (share.part + 1) / share.parts;
+  for (int64_t block = begin; block < end; block++) {
+    const int64_t first = block * kBlock, count = op.channels - first < kBlock ? op.channels - first : kBlock;
+    for (int64_t x = 0; x < op.columns; x += kBlock) {
+      const int64_t rows = op.columns - x < kBlock ? op.columns - x : kBlock;
+      if (kind == spx::kTranspose8) {
+        for (int64_t r = 0; r < rows; r++) {
+          float* to = out + (x + r) * op.out.column + first;
+          for (int64_t c = 0; c < count; c++) to[c] = in[(first + c) * op.in.channel + x + r];
+        }
+        continue;
+      }
+      uint8_t turned[kBlock][kBlock];
+      for (int64_t r = 0; r < rows; r++) {
+        const float* from = in + (x + r) * op.in.column + first;
+        for (int64_t c = 0; c < count; c++) turned[r][c] = to_byte(from[c], rate, zero);
+      }
+      // Tiles begin at multiples of the block.
+      for (int64_t c = 0; c < count; c++) {
+        uint8_t* to = reinterpret_cast<uint8_t*>(out) + place(op.out, 0, first + c, 0, x);
+        for (int64_t r = 0; r < rows; r++) to[r] = turned[r][c];
+      }
+    }
+  }
+}
+
 void run_move8(const void* record, const spx::Share& share) {
   const spx::Move8& op = *static_cast<const spx::Move8*>(record);
   switch (op.kind) {
     case spx::kCopy8: return move<spx::kCopy8>(op, share);
     case spx::kLookup8: return move<spx::kLookup8>(op, share);
-    case spx::kQuantize8: return move<spx::kQuantize8>(op, share);
+    case spx::kTranspose8: return turn<spx::kTranspose8>(op, share);
+    case spx::kQuantize8:
+      if (op.images * op.rows == 1 && op.in.channel == 1 && op.in.column != 1 && op.out.column == 1 && !op.out.first)
+        return turn<spx::kQuantize8>(op, share);
+      return move<spx::kQuantize8>(op, share);
     default: return move<spx::kDequantize8>(op, share);
   }
 }

@@ -169,6 +169,24 @@ SPX_INLINE void pool_row(const uint8_t* in, int64_t row_step, int64_t count, con
     for (int64_t x = 0; x < op.out_columns; x++) out[x] = scratch[x * op.stride_w];
 }
 
+// The entry of the table at each byte: of 16 registers with 16 entries each the one that the upper half of it names.
+SPX_INLINE void lookup_bytes(uint8_t* to, const uint8_t* from, const uint8_t* table, int64_t count) {
+  __m512i entries[16];
+#pragma GCC unroll 16
+  for (int t = 0; t < 16; t++) entries[t] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)(table + 16 * t)));
+  const __m512i half = _mm512_set1_epi8(15);
+  for (int64_t i = 0; i < count; i += 64) {
+    const __mmask64 kept = first_bytes(count - i);
+    const __m512i x = _mm512_maskz_loadu_epi8(kept, from + i);
+    const __m512i low = _mm512_and_si512(x, half), high = _mm512_and_si512(_mm512_srli_epi16(x, 4), half);
+    __m512i found = _mm512_setzero_si512();
+#pragma GCC unroll 16
+    for (int t = 0; t < 16; t++)
+      found = _mm512_mask_shuffle_epi8(found, _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)t)), entries[t], low);
+    _mm512_mask_storeu_epi8(to + i, kept, found);
+  }
+}
+
 // Sum of the 64 bytes where the mask is 255.
 SPX_INLINE int64_t sum_tile(const uint8_t* x, const uint8_t* mask) {
   const __m512i v = _mm512_and_si512(_mm512_loadu_si512(x), _mm512_loadu_si512(mask));
@@ -340,6 +358,11 @@ SPX_INLINE void pool_row(const uint8_t* in, int64_t row_step, int64_t count, con
   std::memcpy(wide, largest, wanted);
   for (int64_t x = 1; x < op.kernel_w; x++) raise_bytes(wide, largest + x * op.dilation_w, wanted);
   for (int64_t x = 0; x < op.out_columns; x++) out[x] = wide[x * op.stride_w];
+}
+
+SPX_INLINE void lookup_bytes(uint8_t* __restrict to, const uint8_t* __restrict from, const uint8_t* __restrict table,
+                             int64_t count) {
+  for (int64_t i = 0; i < count; i++) to[i] = table[from[i]];
 }
 
 SPX_INLINE int64_t sum_tile(const uint8_t* x, const uint8_t* mask) {
