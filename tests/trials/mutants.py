@@ -936,15 +936,20 @@ class Book:
         self._written = time.perf_counter()
         # Where not all are tried: how those that are were drawn, each time of those that were left.
         self.draws: list[dict[str, Any]] = []
+        # By room: tests that are written for survivors are no news of the mutants that were not drawn.
+        self.first: Counter[str] = Counter()
         if path is not None and path.is_file():
             before = json.loads(path.read_text(encoding="utf-8"))
             self.seconds, self.draws = before["seconds"], before.get("draws", [])
+            self.first = Counter(before.get("killed at the first try", {}))
             for source in project.sources:
                 entry = before["files"].get(source.name)
                 if entry and entry["source"] == source.digest and len(entry["outcomes"]) == len(source.mutants):
                     self.outcomes[source.name] = list(entry["outcomes"])
 
     def add(self, mutant: Mutant, outcome: str) -> None:
+        if self.of(mutant) == "." and outcome in (KILLED, TIMEOUT):
+            self.first[mutant.source.room] += 1
         self.outcomes[mutant.source.name][mutant.number] = outcome
         if time.perf_counter() - self._written > 10.0:
             self.write()
@@ -973,8 +978,11 @@ class Book:
             "survived": len(tried) - len(dead) - equivalent,
             "percent of all": _percent(len(dead), len(tried)),
             "percent of those not equivalent": _percent(len(dead), len(tried) - equivalent),
-            **_interval(len(dead), len(tried), len(mutants)),
         }
+
+    def _room(self, room: str) -> dict[str, Any]:
+        counts = self.counts([source for source in self.project.sources if source.room == room])
+        return {**counts, **_interval(self.first[room], counts["tried"], counts["mutants"])}
 
     def summary(self) -> dict[str, Any]:
         """Everything that the file says."""
@@ -997,7 +1005,8 @@ class Book:
             "versions": {"python": platform.python_version(), **self.facts},
             "seconds": round(self.seconds + time.perf_counter() - self._begun, 1),
             "draws": self.draws,
-            "rooms": {room: self.counts([s for s in sources if s.room == room]) for room in self.project.rooms},
+            "killed at the first try": dict(self.first),
+            "rooms": {room: self._room(room) for room in self.project.rooms},
             "files": files,
         }
 
@@ -1012,15 +1021,16 @@ def _percent(part: int, whole: int) -> float:
 
 
 def _interval(dead: int, tried: int, mutants: int) -> dict[str, list[float]]:
-    """Where some were drawn: between which percentages the killed part of all lies, by Wilson's interval for 95 %."""
-    if not 0 < tried < mutants:
+    """Where some were drawn: what part of all is killed at the first try, by Wilson's interval for 95 %."""
+    if not 0 < dead <= tried < mutants:
         return {}
     # A draw without replacement from not many more tells more than one from very many.
     size = tried * (mutants - 1) / (mutants - tried)
     share, z = dead / tried, 1.96
     middle = (share + z * z / (2 * size)) / (1 + z * z / size)
     half = z / (1 + z * z / size) * (share * (1 - share) / size + z * z / (4 * size * size)) ** 0.5
-    return {"of all, with 95 % confidence": [round(100 * end, 1) for end in (middle - half, min(1.0, middle + half))]}
+    ends = [round(100 * end, 1) for end in (middle - half, min(1.0, middle + half))]
+    return {"percent at the first try": _percent(dead, tried), "of all of them, with 95 % confidence": ends}
 
 
 def processor() -> str:
