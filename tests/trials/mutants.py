@@ -161,6 +161,14 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
      "the composition has the same values and gradients, and is only slower"),
     ("ops/threshold.py", "if alpha.dim() > w.dim()", "alpha.dim() > w.dim() -> alpha.dim() >= w.dim()",
      "one number is the same for all with or without dimensions"),
+    ("goals/scan.py", "WORTH_THREADS = ", "1 -> 2", "threads change how long it takes alone"),
+    ("goals/scan.py", "WORTH_THREADS = ", "22 -> 23", "threads change how long it takes alone"),
+    ("goals/scan.py", "if w.flat.device.type", "w.flat.device.type != 'cpu' -> w.flat.device.type == 'cpu'",
+     "at once the same is found, and only later"),
+    ("goals/select.py", "bounds = Bounds(low / 1.5", "low > 1e-30 -> low >= 1e-30",
+     "bounds that are moved further find the same"),
+    ("goals/solve.py", "selection = select([ranked", "select([ranked[one] for one in free], room, guess=guess) -> ",
+     "a guess saves time and changes nothing"),
 )  # fmt: skip
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
