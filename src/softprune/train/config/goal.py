@@ -121,7 +121,7 @@ class GoalConfig(Section):
             try:
                 goal.check_allocatable()
             except ValueError as error:
-                raise ValueError(f"{got} counts {goal.counts}, no share of weights; leave out the budget") from error
+                raise ValueError(f"{got} counts {goal.counts}, not a share of weights; leave out the budget") from error
         unused = [key for key in ("begin", "end") if getattr(self, key) is not None]
         if self.ramp == "constant" and unused:
             raise ValueError(f"{unused[0]} has no effect with a constant ramp, which has the whole goal hold at once")
