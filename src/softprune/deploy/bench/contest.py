@@ -19,6 +19,7 @@ from softprune.deploy.bench.int8_files import make_int8_file
 from softprune.deploy.bench.race import OURS, Burst, Race
 from softprune.deploy.format.spx import read_spx
 from softprune.records import BENCH_FORMAT, BENCH_VERSION, write_text
+from softprune.records import BenchKey as Key
 
 ZOO = "zoo:"
 
@@ -197,31 +198,30 @@ def _summary(job: Job, facts: Mapping[str, dict[str, Any]], race: Race) -> dict[
         share = 2e-9 * macs * job.batch / own / (roof["l2"] * job.threads)
     return {
         "machine": platform.platform(),
-        "processor": ours["processor"],
-        "level": ours["level"],
-        "batch": job.batch,
-        "threads": job.threads,
+        Key.PROCESSOR: ours["processor"],
+        Key.LEVEL: ours["level"],
+        Key.BATCH: job.batch,
+        Key.THREADS: job.threads,
         "tuned": job.tune,
         "shapes": [list(shape) for shape in job.shapes],
-        "engines": {
+        Key.ENGINES: {
             engine: {
                 **asdict(standing),
                 "version": facts[engine].get("version"),
-                "precision": (INT8 if job.int8 else FLOAT32) if engine == OURS else precision_of(engine),
-                "layers in it": facts[engine].get("layers") if engine != OURS else None,
-                "difference": _difference(facts[engine]["output"], ours["output"]),
+                Key.PRECISION: (INT8 if job.int8 else FLOAT32) if engine == OURS else precision_of(engine),
+                Key.LOW_LAYERS: facts[engine].get("layers") if engine != OURS else None,
+                Key.DIFFERENCE: _difference(facts[engine]["output"], ours["output"]),
             }
             for engine, standing in standings.items()
         },
-        "fastest other": min(others, key=lambda engine: standings[engine].seconds, default=None),
-        "fastest dense int8": min(int8, key=lambda engine: standings[engine].seconds, default=None),
-        "ratios": {engine: asdict(race.ratio(OURS, engine)) for engine in others},
-        "first start": ours["starts"][0],
-        "second start": ours["starts"][1],
-        "macs": macs,
-        "roofline": roof,
-        "share of the roofline": share,
-        "layers": ours.get("layers"),
+        Key.FASTEST_OTHER: min(others, key=lambda engine: standings[engine].seconds, default=None),
+        Key.FASTEST_INT8: min(int8, key=lambda engine: standings[engine].seconds, default=None),
+        Key.RATIOS: {engine: asdict(race.ratio(OURS, engine)) for engine in others},
+        **dict(zip(Key.STARTS, ours["starts"], strict=True)),
+        Key.MACS: macs,
+        Key.ROOFLINE: roof,
+        Key.ROOFLINE_SHARE: share,
+        Key.LAYERS: ours.get("layers"),
     }
 
 
