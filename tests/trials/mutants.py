@@ -696,6 +696,7 @@ def _trace(
 def run_pytest(project: Project, what: Sequence[str], scratch: Path, *plugins: object) -> int:
     """Run tests in this process, which must be a child of its own."""
     os.chdir(project.root)
+    os.environ.pop("PYTEST_ADDOPTS", None)  # meant for the tests that started this
     sys.path.insert(0, str(project.root / "src"))
     if "hypothesis" in sys.modules:
         from hypothesis import Phase, settings
