@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from int8_networks import NETWORKS, float_readers, residual_network
 
 from softprune.deploy.engine.execution import Executable
 from softprune.deploy.engine.inference import load
 from softprune.deploy.engine.library import library
-from softprune.deploy.export.exporting import write_spx
+from softprune.deploy.export.exporting import export, write_spx
 from softprune.deploy.format.reference import run
 from softprune.deploy.format.spx import read_spx
 
@@ -51,6 +52,12 @@ def test_every_byte_is_that_of_the_reference(name, tmp_path):
 @pytest.mark.parametrize("name", ["residuals", "linear", "linear, rows"])
 def test_an_empty_batch_gives_nothing(name, tmp_path):
     assert not any(differing(written(name, tmp_path), 0, 2))
+
+
+def test_convolutions_in_a_row_on_an_empty_batch_give_nothing(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Conv2d(4, 5, 3, padding=1)).eval()
+    engine = load(export(model, tmp_path / "two.spx", example=torch.zeros(1, 3, 6, 6)), threads=1, tune=False)
+    assert engine(np.zeros((0, 3, 6, 6), np.float32)).shape == (0, 5, 6, 6)
 
 
 def test_tuned_kernels_give_the_same_bytes(tmp_path):

@@ -159,6 +159,8 @@ def _mark_chains(builder: Builder, found: list[range], ends: dict[int, int]) -> 
     """Tell the program which of its steps form chains: those with nothing in between."""
     for chain in found:
         steps = range(ends[chain.start], ends[chain.stop - 1] + 1)
+        if steps.start < 0:
+            continue  # images without a pixel need no step
         kernels = [builder.program.steps[i].kernel for i in steps]
         if len(steps) == len(chain) and all(kernel is not None and kernel.runs_in_bands for kernel in kernels):
             builder.program.chains.append(steps)
