@@ -125,7 +125,7 @@ def lower_quantize(b: Builder, op: Op) -> None:
 
 
 def lower_dequantize(b: Builder, op: Op) -> None:
-    if _mean_of(b, op) is not None:
+    if _only_mean(b, op):
         b.values8[op.output] = b.values8[op.inputs[0]]  # summed as it is
         return
     source, array = b.values8[op.inputs[0]], b.new(op.output)
@@ -134,22 +134,21 @@ def lower_dequantize(b: Builder, op: Op) -> None:
     add_move(b, op.path, "dequantize", out, side_of(b, source), source.size, DEQUANTIZE, scale=scale, zero=zero)
 
 
-def _mean_of(b: Builder, op: Op) -> Op | None:
-    """The mean over all pixels that alone reads what a dequantization makes: bytes are summed exactly."""
-    readers = [other for other in b.graph.ops if op.output in other.reads]
-    shape = b.shapes[op.output]
+def _only_mean(b: Builder, op: Op) -> bool:
+    """Whether a mean over all pixels alone reads what a dequantization makes: bytes are summed exactly."""
+    readers, shape = b.readers.get(op.output, []), b.shapes[op.output]
     if len(readers) != 1 or op.output in b.graph.outputs or rows_of(shape) is not None or 0 in shape:
-        return None
+        return False
     kind, fields = readers[0].kind, readers[0].fields
-    whole = kind == "mean" and sorted(axis % 4 for axis in fields["axes"]) == [2, 3]
-    whole |= kind == "adaptive_avg_pool2d" and fields["size"] == [1, 1]
-    return readers[0] if whole else None
+    if kind == "mean":
+        return sorted(axis % 4 for axis in fields["axes"]) == [2, 3]
+    return bool(kind == "adaptive_avg_pool2d" and fields["size"] == [1, 1])
 
 
 def lower_mean(b: Builder, op: Op) -> None:
     """The mean over all pixels of what is dequantized."""
     source = b.values8[op.inputs[0]]
-    made = next(other for other in b.graph.ops if other.output == op.inputs[0])
+    made = b.makers[op.inputs[0]]
     out, n = b.new(op.output), source.numbering
     assert n is not None
     tiles, masks, start = [], [], [0]
@@ -171,7 +170,8 @@ def lower_mean(b: Builder, op: Op) -> None:
 
 def zero_of(b: Builder, name: str) -> int:
     """The byte that stands for 0 to those that read a value in a kernel that reaches over its edges."""
-    return next((op.fields["zero"] for op in b.graph.ops if name in op.inputs and op.kind == "conv2d_int8"), 0)
+    convs = (op for op in b.readers.get(name, ()) if op.kind == "conv2d_int8" and name in op.inputs)
+    return next((op.fields["zero"] for op in convs), 0)
 
 
 def lower_lookup(b: Builder, op: Op) -> None:

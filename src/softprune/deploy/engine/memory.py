@@ -205,6 +205,16 @@ class Builder:
         self.temporary8.clear()
 
     @cached_property
+    def readers(self) -> dict[str, list[Op]]:
+        """The operations that read each value; asked for once, since a file may have very many."""
+        return self.graph.users()
+
+    @cached_property
+    def makers(self) -> dict[str, Op]:
+        """The operation that makes each value."""
+        return {op.output: op for op in self.graph.ops}
+
+    @cached_property
     def bytes(self) -> ByteBuffers:
         """The buffers of values of bytes."""
         return ByteBuffers(self.library.zeros)
